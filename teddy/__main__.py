@@ -1,0 +1,5 @@
+"""`python -m teddy`."""
+
+from teddy.cli import main
+
+main()

@@ -1,0 +1,187 @@
+"""The commands: parse, call, show."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from teddy.errors import TeddyError, unknown
+from teddy.version import __version__
+
+EXAMPLES = """
+Examples:
+
+  teddy distill digits --ipc 1 --out runs/digits
+
+  teddy evaluate runs/digits --arch convnet --seeds 5
+
+  teddy list recipes
+"""
+app = typer.Typer(
+    help="Distil a large image data set into a small synthetic one on which networks train nearly as well.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one line and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except TeddyError as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on where it was", 130)
+    except Exception as error:
+        # Typer's own errors: it carries a copy of click whose place differs between versions.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        _fail(message[:1].lower() + message[1:].rstrip(".") + "; see --help", 2)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True).print(
+        f"error: {' '.join(message.split())}", style="red", markup=False, highlight=False, soft_wrap=True
+    )
+    sys.exit(code)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"teddy {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command(
+    epilog="""
+Examples:
+
+  teddy distill digits --ipc 1 --out runs/digits
+
+  teddy distill photos/ --ipc 10 --out runs/photos --set data.image_size=64 --set method.iterations=400
+
+  teddy distill --recipe runs/digits/config.yaml --out runs/again
+"""
+)
+def distill(
+    source: Annotated[
+        str | None, typer.Argument(help="A folder of images, or a bundled source; see 'teddy list sources'.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The run folder. One that holds this very run is gone on with.")] = ...,  # type: ignore[assignment]
+    ipc: Annotated[int | None, typer.Option(help="Images per class.")] = None,
+    method: Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start over in a folder that holds another run.")
+    ] = False,
+) -> None:
+    """Distil SOURCE into N synthetic images per class, and measure what they are worth."""
+    from teddy import pipeline
+
+    outcome = pipeline.distill(
+        source, ipc=ipc, out=out, method=method, recipe=recipe, settings=settings or (), overwrite=overwrite
+    )
+    _show(outcome)
+
+
+@app.command(
+    epilog="""
+Examples:
+
+  teddy evaluate runs/digits --seeds 5
+
+  teddy evaluate runs/digits --arch resnet18 --arch convnet
+"""
+)
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    arch: Annotated[
+        list[str] | None, typer.Option(help="A student network; may be repeated. See 'teddy list models'.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Students per row.")] = None,
+) -> None:
+    """Train further students on a run's distilled set and on its controls."""
+    from teddy import pipeline
+
+    _show(pipeline.evaluate(run, networks=arch or (), seeds=seeds))
+
+
+@app.command(epilog="\nExample:\n\n  teddy report runs/digits\n")
+def report(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """Write a run's report.html anew."""
+    from teddy import pipeline
+
+    Console().print(f"report: {pipeline.write_report(run)}", highlight=False, soft_wrap=True)
+
+
+@app.command("list", epilog="\nExamples:\n\n  teddy list methods\n\n  teddy list models\n")
+def list_known(what: Annotated[str, typer.Argument(metavar="methods|models|recipes|sources")]) -> None:
+    """List what Teddy knows by name."""
+    listings = {"methods": _methods, "models": _models, "recipes": _recipes, "sources": _sources}
+    if what not in listings:
+        raise unknown("listing", what, listings)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, summary in listings[what]().items():
+        table.add_row(name, summary)
+    Console().print(table, highlight=False)
+
+
+def _methods() -> dict[str, str]:
+    from teddy.methods import METHODS
+
+    return {name: method.summary for name, method in METHODS.items()}
+
+
+def _models() -> dict[str, str]:
+    from teddy.models.zoo import known_networks
+
+    return known_networks()
+
+
+def _recipes() -> dict[str, str]:
+    from teddy.recipes import headline, shipped_recipes
+
+    return {name: headline(path) for name, path in shipped_recipes().items()}
+
+
+def _sources() -> dict[str, str]:
+    from teddy.data.source import SOURCES
+
+    return {name: kind.summary for name, kind in SOURCES.items()}
+
+
+def _show(outcome: Any) -> None:
+    from teddy.report.table import result_lines
+
+    console = Console()
+    for network in outcome.results:
+        table = Table(
+            title=f"students: {network}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        )
+        for heading in ("trained on", "accuracy, %", "n", "IOR"):
+            table.add_column(heading, justify="left" if heading == "trained on" else "right")
+        for line in result_lines(outcome.results, network):
+            table.add_row(line.row, line.accuracy, str(line.n), line.ior)
+        console.print()
+        console.print(table, highlight=False)
+    console.print(
+        f"\nimages: {outcome.folder / 'distilled'}\nreport: {outcome.report}", highlight=False, soft_wrap=True
+    )

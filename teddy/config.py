@@ -1,0 +1,304 @@
+"""Typed, frozen configuration: every setting, its default, its meaning and its check in one place.
+
+The defaults are the paper's settings for Tiny-ImageNet. A recipe (YAML) changes some of them, `--set key.path=value` a
+few more; what results is written into the run folder and, given back as a recipe, repeats the run.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from teddy.errors import TeddyError, unknown
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """Frozen and strict: an unknown key or a wrong type is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AugmentSettings(Settings):
+    """Random changes of an image, drawn for each image unless `shared`; everything off by default."""
+
+    crop: tuple[Positive, Positive] | None = Field(None, description="share of the area a random resized crop keeps")
+    ratio: tuple[Positive, Positive] = Field((3 / 4, 4 / 3), description="aspect ratio of that crop")
+    scale: tuple[Positive, Positive] | None = Field(None, description="zoom, above 1 is larger, black outside")
+    rotate: Weight = Field(0.0, description="largest angle in degrees, black outside")
+    shift: Weight = Field(0.0, description="largest shift in pixels, black outside")
+    flip: Share = Field(0.0, description="probability of a horizontal flip")
+    roll: Whole = Field(0, description="largest cyclic shift in pixels")
+    shared: bool = Field(False, description="one draw for the whole batch, as SRe²L does")
+
+    @model_validator(mode="after")
+    def _ranges_are_ordered(self) -> Self:
+        for name in ("crop", "ratio", "scale"):
+            bounds = getattr(self, name)
+            if bounds and bounds[0] > bounds[1]:
+                raise ValueError(f"{name}: the first bound {bounds[0]} is above the second {bounds[1]}")
+        if self.crop and self.crop[1] > 1:
+            raise ValueError(f"crop: keeps at most all of the image, 1.0, not {self.crop[1]}")
+        return self
+
+
+class MixedAugmentSettings(AugmentSettings):
+    """The augmentation A of Algorithm 1: what students see and teachers label."""
+
+    cutmix: Weight = Field(1.0, description="alpha of CutMix's Beta distribution, 0 is off")
+
+
+class TrainingSettings(Settings):
+    """How a network is trained, teachers and students alike."""
+
+    epochs: Count
+    batch_size: Count
+    optimizer: Literal["sgd", "adamw"]
+    learning_rate: Positive
+    weight_decay: Weight
+    momentum: Share = 0.9
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    cosine_slowed: Annotated[float, Field(ge=1)] = Field(
+        1.0, description="the cosine as if training took so many times longer"
+    )
+    step_epochs: Count = Field(30, description="'step' divides the learning rate by ten every so many epochs")
+    warmup_epochs: Whole = 0
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="decay of the weights' moving average, which is then the result"
+    )
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Self:
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs: {self.warmup_epochs} leaves nothing of {self.epochs} epochs")
+        return self
+
+
+class TeacherTrainingSettings(TrainingSettings):
+    """Training on real images with their own labels; the defaults are the paper's for Tiny-ImageNet."""
+
+    epochs: Count = 50
+    batch_size: Count = 256
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: Positive = 0.2
+    weight_decay: Weight = 1e-4
+    augment: AugmentSettings = AugmentSettings(crop=(0.08, 1.0), flip=0.5)
+
+
+class StudentTrainingSettings(TrainingSettings):
+    """Training on a small set; the defaults are the paper's for Tiny-ImageNet."""
+
+    epochs: Count = 100
+    batch_size: Count = 256
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: Positive = 1e-3
+    weight_decay: Weight = 0.01
+
+
+class DataSettings(Settings):
+    """Where the real images come from."""
+
+    source: Annotated[str, Field(min_length=1)]
+    image_size: Annotated[int, Field(ge=8)] | None = Field(
+        None, description="side in pixels; null keeps the images' own where they agree, else 64"
+    )
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="held out for testing where the source has no split of its own"
+    )
+
+
+class PoolSettings(Settings):
+    """The weak teachers: snapshots of one base network at epochs T_b, T_b + m, … up to T_e (Algorithm 1, prior)."""
+
+    generation: Literal["prior"] = "prior"
+    network: str = "resnet18"
+    first_epoch: Whole = Field(11, description="T_b; 0 is the untrained network")
+    last_epoch: Count = Field(46, description="T_e; training goes no further, and T_e is always a member")
+    every: Count = Field(5, description="m")
+    training: TeacherTrainingSettings = TeacherTrainingSettings()
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs cached: 16–50 step 5 gives the paper's eight because T_e is appended."""
+        return tuple(sorted({*range(self.first_epoch, self.last_epoch + 1, self.every), self.last_epoch}))
+
+    @model_validator(mode="after")
+    def _epochs_are_ordered(self) -> Self:
+        if self.first_epoch > self.last_epoch:
+            raise ValueError(f"first_epoch: {self.first_epoch} is after last_epoch {self.last_epoch}")
+        if self.last_epoch > self.training.epochs:
+            raise ValueError(f"last_epoch: {self.last_epoch} is beyond the {self.training.epochs} of training.epochs")
+        return self
+
+
+class MethodSettings(Settings):
+    """How the images are made; the defaults are the paper's for Tiny-ImageNet, with a prior pool."""
+
+    name: str = "teddy"
+    initial: Literal["noise", "real"] = Field("noise", description="what the images start from")
+    statistics: Literal["global", "class-wise", "both"] = Field(
+        "global", description="Eq. 6, Proposition 2's form before balance is assumed, or their sum"
+    )
+    global_weight: Weight = Field(1.0, description="of the BatchNorm statistics of Eq. 6")
+    class_wise_weight: Weight = Field(1.0, description="of the class means")
+    class_wise_layers: Literal["last", "every"] = Field(
+        "last", description="class means of the last features, or at every BatchNorm too"
+    )
+    classifier_weight: Weight = Field(1.0, description="u of Eq. 6")
+    teachers: Count = Field(3, description="n: teachers drawn from the pool for each image index")
+    redraw: bool = Field(
+        False, description="draw them anew in every iteration (Algorithm 1) rather than once per index (its text)"
+    )
+    turns: Literal["all", "one"] = Field("all", description="all n teachers in every step, or one after the other")
+    classes_per_group: Count = Field(100, description="classes whose images share their statistics")
+    images_per_class: Count = Field(1, description="images of each class in such a group; the paper takes one")
+    iterations: Count = 4000
+    learning_rate: Positive = 0.1
+    weight_decay: Weight = Field(1e-4, description="on the pixels")
+    augment: AugmentSettings = AugmentSettings(crop=(0.08, 1.0), flip=0.5, roll=4)
+
+    @model_validator(mode="after")
+    def _something_is_minimised(self) -> Self:
+        matched = {"global": self.global_weight, "class-wise": self.class_wise_weight}
+        matched["both"] = sum(matched.values())
+        if not matched[self.statistics] + self.classifier_weight:
+            raise ValueError(
+                f"classifier_weight: all weights of statistics '{self.statistics}' are 0, nothing to minimise"
+            )
+        return self
+
+
+class RelabelSettings(Settings):
+    """Ensemble soft labels of augmented images."""
+
+    teachers: Count | Literal["all"] = Field(
+        "all", description="the whole pool, or so many spread evenly over it, the last one included"
+    )
+    average: Literal["logits", "probabilities"] = "logits"
+    temperature: Positive = 20.0
+    augment: MixedAugmentSettings = MixedAugmentSettings(crop=(0.08, 1.0), flip=0.5)
+
+
+class EvaluationSettings(Settings):
+    """Students trained from scratch, on the distilled set and on its controls, all in the same way."""
+
+    networks: Annotated[tuple[str, ...], Field(min_length=1)] = ("resnet18",)
+    seeds: Count = 3
+    loss: Literal["kl", "mse"] = Field(
+        "kl", description="KL divergence with temperature, or squared distance of the logits"
+    )
+    hard_share: Share = Field(0.0, description="of cross-entropy with the hard labels, added to the soft loss")
+    training: StudentTrainingSettings = StudentTrainingSettings()
+    full_data: TeacherTrainingSettings = TeacherTrainingSettings()
+    full_data_seeds: Count = 1
+
+
+class Config(Settings):
+    """Everything that decides a run's result, and the device it runs on."""
+
+    data: DataSettings
+    ipc: Count = Field(description="images per class")
+    seed: Whole = 0
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    pool: PoolSettings = PoolSettings()
+    method: MethodSettings = MethodSettings()
+    relabel: RelabelSettings = RelabelSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _pool_is_large_enough(self) -> Self:
+        size = len(self.pool.epochs)
+        if self.method.teachers > size:
+            raise ValueError(f"method.teachers: draws {self.method.teachers} of a pool of {size}")
+        if self.relabel.teachers != "all" and self.relabel.teachers > size:
+            raise ValueError(f"relabel.teachers: takes {self.relabel.teachers} of a pool of {size}")
+        return self
+
+    def to_yaml(self) -> str:
+        """The resolved configuration, as a recipe that repeats the run."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def parse_config(tree: dict[str, Any]) -> Config:
+    """Check a nested dictionary; the first mistake is named with its path."""
+    try:
+        # The JSON form of strict checking takes lists for tuples, which is what YAML gives.
+        return Config.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        raise _one_line(error) from None
+    except TypeError as error:  # YAML knows dates and binary, JSON does not
+        raise TeddyError(f"configuration: {error}") from None
+
+
+def parse_assignment(assignment: str) -> tuple[str, Any]:
+    """`key.path=value`, the value read as YAML."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise TeddyError(f"--set {assignment}: write key.path=value, e.g. --set method.iterations=400")
+    try:
+        return path, parse_yaml(text)
+    except yaml.YAMLError:
+        raise TeddyError(f"--set {path}: '{text}' is not a value YAML can read") from None
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path of `tree`."""
+    *parents, last = path.split(".")
+    node = tree
+    for parent in parents:
+        if not isinstance(node.setdefault(parent, {}), dict):
+            raise TeddyError(f"{path}: '{parent}' holds a value, not further keys")
+        node = node[parent]
+    node[last] = value
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """A recipe file as a nested dictionary."""
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TeddyError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise TeddyError(f"{path}: a recipe is a mapping of keys to values, this is a {type(tree).__name__}")
+    return tree
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: 1e-4 is a number, which YAML 1.1 takes for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain values only: nothing in the text can run."""
+    return yaml.load(text, Loader=_Loader)  # a subclass of SafeLoader
+
+
+def _one_line(error: ValidationError) -> TeddyError:
+    first = error.errors()[0]
+    # Unions put the name of the tried type into the path; keys of ours are plain words or numbers.
+    location = [part for part in first["loc"] if re.fullmatch(r"\w+", str(part))]
+    path = ".".join(str(part) for part in location)
+    if first["type"] == "extra_forbidden":
+        parent: Any = Config
+        for part in location[:-1]:
+            parent = parent.model_fields[part].annotation
+        prefix = "".join(f"{part}." for part in location[:-1])
+        return unknown("key", path, [prefix + name for name in parent.model_fields])
+    if first["type"] == "missing":
+        return TeddyError(f"{path}: is needed and not given")
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return TeddyError(f"{path}: {message}" if path else message)
+    return TeddyError(f"{path}: {message[0].lower()}{message[1:]}, not {first['input']!r}")

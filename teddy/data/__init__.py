@@ -1,0 +1,1 @@
+"""Real images in: sources, loaders, augmentation."""

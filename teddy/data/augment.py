@@ -1,0 +1,129 @@
+"""Augmentation of whole batches on the device, each image with its own draw.
+
+Crop, zoom, rotation, shift and flip are one affine map per image and one resampling, differentiable in the images.
+Shapes: B images, C channels, H × W pixels; K classes.
+"""
+
+import math
+import random
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Range = tuple[float, float]
+
+
+def augment(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    crop: Range | None = None,
+    ratio: Range = (3 / 4, 4 / 3),
+    scale: Range | None = None,
+    rotate: float = 0.0,
+    shift: float = 0.0,
+    flip: float = 0.0,
+    roll: int = 0,
+    shared: bool = False,
+    fill: Tensor | None = None,
+) -> Tensor:
+    """Images [B, C, H, W], changed at random; `fill` [C, 1, 1] (default 0) is what lies outside of them."""
+    height, width = images.shape[-2:]
+    draws = 1 if shared else len(images)
+    if crop or scale or rotate or shift or flip:
+        maps = affine_maps(
+            draws, generator, crop=crop, ratio=ratio, scale=scale, rotate=rotate,
+            shift=(2 * shift / width, 2 * shift / height), flip=flip,
+        )  # fmt: skip
+        images = resample(images, maps.to(images.device).expand(len(images), 2, 3), fill)
+    if roll:
+        offsets = torch.randint(-roll, roll + 1, (draws, 2), generator=generator)
+        images = roll_each(images, offsets.to(images.device).expand(len(images), 2))
+    return images
+
+
+def affine_maps(
+    count: int,
+    generator: torch.Generator,
+    *,
+    crop: Range | None,
+    ratio: Range,
+    scale: Range | None,
+    rotate: float,
+    shift: tuple[float, float],
+    flip: float,
+) -> Tensor:
+    """Random maps [count, 2, 3] from places in the result to places in the image, both running from −1 to 1."""
+    u = torch.rand(count, 9, generator=generator)
+    half_width = half_height = torch.ones(count)
+    centre_x = centre_y = torch.zeros(count)
+    if crop:
+        half_width, half_height = crop_sides(u[:, 0], u[:, 1], crop, ratio)
+        centre_x = (2 * u[:, 2] - 1) * (1 - half_width)
+        centre_y = (2 * u[:, 3] - 1) * (1 - half_height)
+    if scale:
+        zoom = _between(u[:, 4], scale)
+        half_width, half_height = half_width / zoom, half_height / zoom
+    centre_x = centre_x + (2 * u[:, 5] - 1) * shift[0]
+    centre_y = centre_y + (2 * u[:, 6] - 1) * shift[1]
+    angle = (2 * u[:, 7] - 1) * math.radians(rotate)
+    mirror = 1 - 2 * (u[:, 8] < flip).float()
+    cos, sin = angle.cos(), angle.sin()
+    rows = [
+        half_width * cos * mirror,
+        -half_width * sin,
+        centre_x,
+        half_height * sin * mirror,
+        half_height * cos,
+        centre_y,
+    ]
+    return torch.stack(rows, dim=1).view(count, 2, 3)
+
+
+def crop_sides(area_draw: Tensor, ratio_draw: Tensor, area: Range, ratio: Range) -> tuple[Tensor, Tensor]:
+    """Width and height, as shares of the image's, of crops with an area drawn evenly and a ratio drawn evenly in its
+    logarithm; a side that would stick out is cut to 1."""
+    share = _between(area_draw, area)
+    aspect = _between(ratio_draw, (math.log(ratio[0]), math.log(ratio[1]))).exp()
+    return (share * aspect).sqrt().clamp(max=1), (share / aspect).sqrt().clamp(max=1)
+
+
+def resample(images: Tensor, maps: Tensor, fill: Tensor | None = None) -> Tensor:
+    """Each image read through its map, bilinearly."""
+    grid = F.affine_grid(maps.to(images.dtype), list(images.shape), align_corners=False)
+    if fill is None:
+        return F.grid_sample(images, grid, align_corners=False)
+    return F.grid_sample(images - fill, grid, align_corners=False) + fill
+
+
+def roll_each(images: Tensor, offsets: Tensor) -> Tensor:
+    """Each image shifted cyclically by its own (down, right) of `offsets` [B, 2]."""
+    height, width = images.shape[-2:]
+    rows = (torch.arange(height, device=images.device) - offsets[:, :1]) % height
+    columns = (torch.arange(width, device=images.device) - offsets[:, 1:]) % width
+    every = torch.arange(len(images), device=images.device)
+    return images[every[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def cutmix(images: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """CutMix: one box for the batch, a partner for each image; targets [B, K] mix by the area the box has."""
+    height, width = images.shape[-2:]
+    # torch's own Beta distribution takes no generator.
+    beta = random.Random(int(torch.randint(2**62, (1,), generator=generator))).betavariate(alpha, alpha)
+    side = math.sqrt(1 - beta)
+    box_height, box_width = round(side * height), round(side * width)
+    middle = torch.rand(2, generator=generator)
+    top = min(max(int(middle[0] * height) - box_height // 2, 0), height)
+    left = min(max(int(middle[1] * width) - box_width // 2, 0), width)
+    bottom = min(max(int(middle[0] * height) - box_height // 2 + box_height, 0), height)
+    right = min(max(int(middle[1] * width) - box_width // 2 + box_width, 0), width)
+    partner = torch.randperm(len(images), generator=generator).to(images.device)
+    mixed = images.clone()
+    mixed[:, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
+    kept = 1 - (bottom - top) * (right - left) / (height * width)
+    return mixed, kept * targets + (1 - kept) * targets[partner]
+
+
+def _between(draw: Tensor, bounds: Range) -> Tensor:
+    return bounds[0] + draw * (bounds[1] - bounds[0])

@@ -1,0 +1,179 @@
+"""What a distilled set is worth: students trained from scratch on it and on its controls, all in the same way.
+
+The controls are always there: as many random real images with the same soft labels, both with hard labels only, and
+the full data. IOR, the improvement over random, is what the distilled images add (docs/EVALUATION.md).
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypedDict
+
+from torch import Tensor, nn
+
+from teddy import seeding
+from teddy.config import AugmentSettings, EvaluationSettings, RelabelSettings, TrainingSettings
+from teddy.data.augment import augment
+from teddy.data.loaders import Batch, Resident
+from teddy.data.source import Images, Source
+from teddy.matching.labels import cross_entropy, divergence, logit_error
+from teddy.models.zoo import build_network
+from teddy.progress import Stage
+from teddy.relabel import Labelled
+from teddy.run import Run
+from teddy.training import Loss, accuracy, train_as
+
+RESULTS = "evaluation/results.json"
+CURVE_POINTS = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: which images, under which labels."""
+
+    images: Literal["distilled", "random", "full"]
+    labels: Literal["soft", "hard"]
+
+
+ROWS = {
+    "distilled": Row("distilled", "soft"),
+    "random control": Row("random", "soft"),
+    "distilled, hard labels": Row("distilled", "hard"),
+    "random control, hard labels": Row("random", "hard"),
+    "full data": Row("full", "hard"),
+}
+
+
+class Student(TypedDict):
+    """One trained student: its final accuracy in per cent, and [step, accuracy] on the way."""
+
+    accuracy: float
+    curve: list[list[float]]
+
+
+Results = dict[str, dict[str, dict[str, Student]]]
+"""Network → row → seed → student."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean and sample deviation over n students; of a single one the deviation is not known, and NaN."""
+
+    mean: float
+    deviation: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Score":
+        """Of some accuracies."""
+        values = list(values)
+        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else math.nan, len(values))
+
+    @classmethod
+    def final(cls, students: dict[str, Student]) -> "Score":
+        """Of students' final accuracies: the last epoch's, never the best one's."""
+        return cls.of(student["accuracy"] for student in students.values())
+
+    def over(self, other: "Score") -> tuple[float, float]:
+        """How much this mean is above the other, and the standard error of that."""
+        error = math.sqrt(self.deviation**2 / self.n + other.deviation**2 / other.n)
+        return self.mean - other.mean, error
+
+
+def evaluate_students(
+    settings: EvaluationSettings,
+    relabel: RelabelSettings,
+    labelled: Labelled,
+    source: Source,
+    run: Run,
+) -> Results:
+    """Train whatever students are missing in the run folder; each is kept as soon as it is there."""
+    results: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
+    test = source.test.to(run.device)
+    for network_name in settings.networks:
+        for row_name, row in ROWS.items():
+            students = results.setdefault(network_name, {}).setdefault(row_name, {})
+            seeds = settings.full_data_seeds if row.images == "full" else settings.seeds
+            missing = [number for number in range(seeds) if str(number) not in students]
+            if not missing:
+                continue
+            training: TrainingSettings = settings.full_data if row.images == "full" else settings.training
+            loss = _soft_loss(settings, relabel.temperature) if row.labels == "soft" else _hard_loss
+            num_images = len(source.train) if row.images == "full" else len(labelled.distilled)
+            steps = len(missing) * training.epochs * math.ceil(num_images / training.batch_size)
+            title = f"{network_name}: {row_name}"
+            with run.stage(f"students/{network_name}/{row_name}", title, steps) as stage:
+                for number in missing:
+                    loader = _loader(row, number, settings, relabel, labelled, source, run)
+                    with seeding.seeded(run.seed, "student", network_name, number):
+                        network = build_network(network_name, source.task)
+                        students[str(number)] = _train_student(
+                            training, network.to(run.device), loader, loss, test, stage
+                        )
+                    run.write_json(RESULTS, results)
+    return results
+
+
+def _loader(
+    row: Row,
+    number: int,
+    settings: EvaluationSettings,
+    relabel: RelabelSettings,
+    labelled: Labelled,
+    source: Source,
+    run: Run,
+) -> Resident:
+    """What student `number` of a row sees. Each draws a random control of its own, so that the deviation includes the
+    draw; order and augmentation are the same in all rows."""
+    full = row.images == "full"
+    changes: AugmentSettings = settings.full_data.augment if full else relabel.augment
+    if row.images == "distilled":
+        images = labelled.distilled.images
+    elif row.images == "random":
+        per_class = len(labelled.distilled) // len(source.classes)
+        images = source.draw(per_class, seeding.stream(run.seed, "control", number))
+    else:
+        images = source.train
+    return Resident(
+        images.to(run.device),
+        source.preprocessing,
+        len(source.classes),
+        batch_size=settings.full_data.batch_size if full else settings.training.batch_size,
+        seed=seeding.derive(run.seed, "student", "order", number),
+        change=partial(augment, **changes.model_dump(exclude={"cutmix"})),
+        cutmix_alpha=0.0 if full else relabel.augment.cutmix,
+        label=labelled.label if row.labels == "soft" else None,
+    )
+
+
+def _train_student(
+    training: TrainingSettings, network: nn.Module, loader: Resident, loss: Loss, test: Images, stage: Stage
+) -> Student:
+    curve: list[list[float]] = []
+    marks = {math.ceil(training.epochs * point / CURVE_POINTS) for point in range(1, CURVE_POINTS + 1)}
+
+    def measure(epochs_done: int, trained: nn.Module) -> None:
+        if epochs_done in marks:
+            score = accuracy(trained, test, loader.preprocessing)
+            curve.append([epochs_done * loader.batches_per_epoch, round(score, 3)])
+
+    train_as(training, network, loader, loss, stage=stage, after_epoch=measure)
+    return {"accuracy": curve[-1][1], "curve": curve}
+
+
+def _hard_loss(logits: Tensor, batch: Batch) -> Tensor:
+    return cross_entropy(logits, batch.targets)
+
+
+def _soft_loss(settings: EvaluationSettings, temperature: float) -> Loss:
+    def loss(logits: Tensor, batch: Batch) -> Tensor:
+        assert batch.teacher_logits is not None
+        if settings.loss == "kl":
+            soft = divergence(logits, batch.teacher_logits, temperature)
+        else:
+            soft = logit_error(logits, batch.teacher_logits)
+        return soft + settings.hard_share * cross_entropy(logits, batch.targets) if settings.hard_share else soft
+
+    return loss

@@ -1,0 +1,1 @@
+"""The paper's theory as pure functions of tensors and networks."""

@@ -1,0 +1,92 @@
+"""The main path, on one page. Each stage takes what the one before left in the run folder and leaves one artefact."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from teddy.config import Config
+from teddy.data.source import Source, open_source
+from teddy.distilled import DESCRIPTION, DistilledSet, read_distilled
+from teddy.evaluation import Results, evaluate_students
+from teddy.pool.build import build_pool
+from teddy.relabel import FOLDER, relabel
+from teddy.report.page import make_page
+from teddy.resolve import bytes_needed, check, resolve
+from teddy.run import Run, existing_run, new_run
+from teddy.synthesis.stage import synthesize
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has left: its folder, the students' results, the page that shows them."""
+
+    folder: Path
+    results: Results
+    report: Path
+
+
+def distill(
+    source: str | Path | None = None,
+    *,
+    ipc: int | None = None,
+    out: str | Path,
+    method: str | None = None,
+    recipe: str | Path | None = None,
+    settings: Mapping[str, Any] | Iterable[str] = (),
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> Outcome:
+    """Distil real images into `ipc` synthetic ones per class, and measure what they are worth beside their controls.
+
+    `settings` change the recipe: {"method.iterations": 400} or ["method.iterations=400"]. The same call on the same
+    folder goes on where it was.
+    """
+    config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings)
+    real = _open(config)
+    check(config, real)
+    space = bytes_needed(config, real)
+    with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
+        return _finish(config, real, run)
+
+
+def evaluate(
+    folder: str | Path, *, networks: Sequence[str] = (), seeds: int | None = None, console: Console | None = None
+) -> Outcome:
+    """Train further students on a run's distilled set and its controls: other networks, or more seeds."""
+    with existing_run(Path(folder), console) as (run, config):
+        change: dict[str, Any] = {"networks": tuple(networks)} if networks else {}
+        change |= {"seeds": seeds, "full_data_seeds": min(seeds, config.evaluation.full_data_seeds)} if seeds else {}
+        config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=change)})
+        real = _open(config)
+        check(config, real)
+        return _finish(config, real, run)
+
+
+def write_report(folder: str | Path, *, console: Console | None = None) -> Path:
+    """Write a run's page anew from what its folder holds."""
+    with existing_run(Path(folder), console) as (run, config):
+        return make_page(run, config)
+
+
+def load(folder: str | Path, *, temperature: float = 1.0) -> DistilledSet:
+    """The distilled set in a run folder, or in the folder of a set on its own."""
+    folder = Path(folder)
+    return read_distilled(folder if (folder / DESCRIPTION).is_file() else folder / FOLDER, temperature)
+
+
+def _open(config: Config) -> Source:
+    return open_source(config.data.source, config.data.image_size, config.data.test_share)
+
+
+def _finish(config: Config, source: Source, run: Run) -> Outcome:
+    run.note_source(source.describe())
+    pool = build_pool(config.pool, source, run)  # weak teachers from one base network
+    images = synthesize(config.method, source, pool, run, ipc=config.ipc)  # Taylor-approximated matching
+    labelled = relabel(config, images, pool, source, run)  # ensemble soft labels
+    results = evaluate_students(config.evaluation, config.relabel, labelled, source, run)  # and the controls
+    page = make_page(run, config)  # a page a person would rather look at
+    run.complete()
+    return Outcome(run.folder, results, page)

@@ -1,0 +1,1 @@
+"""The cached pool of weak teachers."""

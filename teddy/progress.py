@@ -1,0 +1,127 @@
+"""What a long run shows and leaves: bars with time left, plain lines where there is no terminal, metrics as JSON lines
+and for TensorBoard."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+
+POINTS_PER_STAGE = 200  # metrics kept of one stage: enough for a curve, few enough to cost nothing
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Stage(Protocol):
+    """A piece of work that goes forward step by step."""
+
+    def step(self, **values: Tensor | float) -> None:
+        """One step done, and what it measured; tensors are read only when a point is due: that waits for the GPU."""
+
+
+class Silent:
+    """A stage nobody watches."""
+
+    def step(self, **values: Tensor | float) -> None:
+        """Nothing to show."""
+
+
+class Metrics:
+    """Numbers over time: `metrics.jsonl`, and TensorBoard's files where it is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:  # an optional dependency
+            return
+        self._board = SummaryWriter(folder / "tensorboard")
+
+    def add(self, stage: str, step: int, values: dict[str, float]) -> None:
+        """One point."""
+        self._lines.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")
+        if self._board:
+            for name, value in values.items():
+                self._board.add_scalar(f"{stage}/{name}", value, step)
+
+    def close(self) -> None:
+        """Flush both."""
+        self._lines.close()
+        if self._board:
+            self._board.close()
+
+
+def read_metrics(folder: Path, stage: str) -> list[dict[str, float]]:
+    """The points of one stage, later ones in place of earlier ones at the same step."""
+    points = {}
+    with (folder / "metrics.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            point = json.loads(line)
+            if point.pop("stage") == stage:
+                points[point["step"]] = point
+    return [points[step] for step in sorted(points)]
+
+
+class _Watched:
+    """A stage that is shown, and its metrics kept."""
+
+    def __init__(self, name: str, total: int, metrics: Metrics, show: Any) -> None:
+        self._name, self._metrics, self._show = name, metrics, show
+        self._every = max(total // POINTS_PER_STAGE, 1)
+        self._done = 0
+
+    def step(self, **values: Tensor | float) -> None:
+        self._done += 1
+        self._show(self._done)
+        if values and (self._done % self._every == 0 or self._done == 1):
+            read = {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
+            self._metrics.add(self._name, self._done, read)
+
+
+@contextmanager
+def watched(console: Console, metrics: Metrics, name: str, title: str, total: int) -> Iterator[Stage]:
+    """Show a stage of `total` steps while it runs."""
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console) as bars:
+            bar = bars.add_task(title, total=total)
+            yield _Watched(name, total, metrics, lambda done: bars.update(bar, completed=done))
+    else:
+        lines = _Lines(console, title, total)
+        yield _Watched(name, total, metrics, lines.show)
+        lines.end()
+
+
+class _Lines:
+    """Progress where there is no terminal: a line when it starts, every few seconds, and when it ends."""
+
+    def __init__(self, console: Console, title: str, total: int) -> None:
+        self._console, self._title, self._total = console, title, total
+        self._start = self._last = time.monotonic()
+        self._print(f"{title}: {total} steps")
+
+    def show(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last > SECONDS_BETWEEN_LINES:
+            self._last = now
+            left = (now - self._start) / done * (self._total - done)
+            self._print(f"{self._title}: {done}/{self._total}, {left:.0f} s left")
+
+    def end(self) -> None:
+        self._print(f"{self._title}: done in {time.monotonic() - self._start:.1f} s")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The page a person would rather look at."""

@@ -1,0 +1,99 @@
+"""The report's plots, as SVG text."""
+
+import statistics
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from teddy.evaluation import ROWS, Results, Score
+from teddy.pool.store import Member
+
+COLOURS = {
+    "distilled": "#c2410c",
+    "random control": "#57534e",
+    "distilled, hard labels": "#fb923c",
+    "random control, hard labels": "#a8a29e",
+    "full data": "#0f766e",
+}
+SMOOTHED = 7  # points on either side: crops and teachers change from step to step
+STYLE: dict[Any, Any] = {"svg.hashsalt": "teddy", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}
+
+
+def accuracy_bars(results: Results, network: str) -> str:
+    """Mean and deviation of each row."""
+    figure, axes = _figure("accuracy, %")
+    for place, row in enumerate(name for name in ROWS if results[network].get(name)):
+        score = Score.final(results[network][row])
+        axes.barh(
+            place, score.mean, xerr=score.deviation if score.n > 1 else None, color=COLOURS[row], height=0.6, capsize=3
+        )
+        axes.text(1, place, f"{row}  {score.mean:.1f}", va="center", color="white", fontsize=8)
+    axes.set(yticks=[], xlim=(0, 100), xlabel="accuracy, %", ylabel="")
+    axes.invert_yaxis()
+    return _svg(figure)
+
+
+def student_curves(results: Results, network: str) -> str:
+    """Accuracy against training steps, distilled and controls in one plot; bands are deviations."""
+    figure, axes = _figure("accuracy, %")
+    for row in ROWS:
+        students = list(results[network].get(row, {}).values())
+        if not students or row == "full data":
+            continue
+        steps = [step for step, _ in students[0]["curve"]]
+        points = [Score.of(student["curve"][k][1] for student in students) for k in range(len(steps))]
+        means = [point.mean for point in points]
+        axes.plot(steps, means, color=COLOURS[row], label=row)
+        low, high = ([p.mean - p.deviation for p in points], [p.mean + p.deviation for p in points])
+        axes.fill_between(steps, low, high, color=COLOURS[row], alpha=0.15, linewidth=0)
+    axes.set_xlabel("student's steps")
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def loss_curves(points: Sequence[dict[str, float]]) -> str:
+    """The objective's terms over all steps of the synthesis."""
+    figure, axes = _figure("loss")
+    steps = [point["step"] for point in points]
+    for colour, name in enumerate(key for key in points[0] if key != "step"):
+        values = [point[name] for point in points]
+        axes.plot(steps, values, color=f"C{colour}", alpha=0.3, linewidth=0.7)
+        smooth = [statistics.mean(values[max(k - SMOOTHED, 0) : k + SMOOTHED + 1]) for k in range(len(values))]
+        axes.plot(steps, smooth, color=f"C{colour}", label=name, linewidth=1.3)
+    axes.set(yscale="log", xlabel="synthesis step, groups one after the other")
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def pool_accuracies(members: Sequence[Member]) -> str:
+    """Each weak teacher's accuracy at its epoch."""
+    figure, axes = _figure("test accuracy, %")
+    epochs, scores = [member["epoch"] for member in members], [member["accuracy"] for member in members]
+    axes.plot(epochs, scores, "o-", color="#0f766e")
+    for epoch, score in zip(epochs, scores, strict=True):
+        axes.annotate(
+            f"{score:.1f}", (epoch, score), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7
+        )
+    axes.set_xlabel("epoch of the base network")
+    axes.margins(y=0.15)
+    return _svg(figure)
+
+
+def _figure(ylabel: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel(ylabel)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    text = StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]

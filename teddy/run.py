@@ -1,0 +1,245 @@
+"""The run folder: the only state of a run. Stop at any time; the same command goes on where it was.
+
+Every artefact is written beside its place and renamed into it, so that what is there is whole; `manifest.json` says
+that the run is complete and is written last.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from teddy.config import Config, parse_config, read_recipe
+from teddy.errors import TeddyError
+from teddy.progress import Metrics, Stage, watched
+from teddy.version import __version__
+
+CONFIG = "config.yaml"
+MANIFEST = "manifest.json"
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+UNCHECKED = {MANIFEST, "log.txt", "metrics.jsonl", "timings.json"}  # what differs between runs that are the same
+VERSIONED = ("torch", "torchvision", "numpy", "pillow", "scikit-learn")
+
+
+class Run:
+    """An open run folder: where stages read and write and say how far they are, from which seed, on which device."""
+
+    def __init__(self, folder: Path, config: Config, console: Console | None = None) -> None:
+        self.folder = folder
+        self.seed = config.seed
+        self.device = pick_device(config.device)
+        self.console = console or Console(stderr=True)
+        self.metrics = Metrics(folder)
+        self._log = logging.getLogger(f"teddy.{id(self)}")
+        self._log.setLevel(logging.INFO)
+        self._log.propagate = False
+        handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self._log.addHandler(handler)
+
+    def say(self, message: str) -> None:
+        """A line for the user and the log."""
+        self._log.info(message)
+        self.console.print(message, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def stage(self, name: str, title: str, total: int) -> Iterator[Stage]:
+        """A stage of `total` steps: shown, logged, measured, timed."""
+        self._log.info("%s: %d steps", title, total)
+        start = time.monotonic()
+        with watched(self.console, self.metrics, name, title, total) as stage:
+            yield stage
+        seconds = time.monotonic() - start
+        self._log.info("%s: done in %.1f s", title, seconds)
+        self.write_json("timings.json", {**self.timings(), name: round(seconds, 2)})
+
+    def timings(self) -> dict[str, float]:
+        """Seconds that each stage took when it last ran."""
+        times: dict[str, float] = self.read_json("timings.json") if self.has("timings.json") else {}
+        return times
+
+    def has(self, name: str) -> bool:
+        """Whether an artefact is there; what is there is whole."""
+        return (self.folder / name).exists()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file so that it is there whole or not at all."""
+        write_whole(self.folder / name, content)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """The same for JSON."""
+        self.write(name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """The same for tensors, as safetensors."""
+        self.write(name, save_tensors({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}))
+
+    def read_json(self, name: str) -> Any:
+        """A JSON artefact."""
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """A safetensors artefact."""
+        return load_tensors((self.folder / name).read_bytes())
+
+    def note_source(self, description: dict[str, Any]) -> None:
+        """Keep what the data looked like; raise if a run that goes on finds it changed."""
+        if not self.has("source.json"):
+            self.write_json("source.json", description)
+        elif self.read_json("source.json")["fingerprint"] != description["fingerprint"]:
+            raise TeddyError(
+                f"{self.folder}: the images of '{description['name']}' have changed since the run began; "
+                "start over with --overwrite"
+            )
+
+    def complete(self) -> None:
+        """Everything is there: say so, with versions and checksums."""
+        files = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        names = [path.relative_to(self.folder).as_posix() for path in files]
+        checked = [name for name in names if name not in UNCHECKED and not name.startswith("tensorboard/")]
+        checksums = {name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest() for name in checked}
+        self.write_json(MANIFEST, {"versions": versions(), "sha256": checksums})
+
+    def close(self) -> None:
+        """Flush the metrics and let go of the log."""
+        self.metrics.close()
+        for handler in list(self._log.handlers):
+            handler.close()
+            self._log.removeHandler(handler)
+
+
+@contextmanager
+def new_run(
+    folder: Path, config: Config, *, bytes_needed: int, overwrite: bool = False, console: Console | None = None
+) -> Iterator[Run]:
+    """The folder of this very configuration, made or gone on with; refused if it holds something else."""
+    fresh = _claim(folder, config, overwrite)
+    try:
+        _require_space(folder, bytes_needed)
+        if fresh:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / CONFIG, config.to_yaml().encode())
+        run = Run(folder, config, console)
+        try:
+            yield run
+        finally:
+            run.close()
+    except OSError as error:
+        nothing_done = fresh and not any(folder.glob("*/*.*"))
+        if nothing_done:
+            shutil.rmtree(folder, ignore_errors=True)
+        if error.errno in NOT_ALLOWED:
+            raise TeddyError(f"--out {folder}: cannot be written ({error.strerror}); name another folder") from None
+        if error.errno not in NO_SPACE:
+            raise
+        rest = (
+            "nothing was left behind"
+            if nothing_done
+            else "what is finished is kept; free some and run the same command again"
+        )
+        raise TeddyError(f"{folder}: no space left on the device; {rest}") from None
+
+
+@contextmanager
+def existing_run(folder: Path, console: Console | None = None) -> Iterator[tuple[Run, Config]]:
+    """A run folder that is there, with its configuration."""
+    if not (folder / CONFIG).is_file():
+        raise TeddyError(f"{folder}: not a run folder (no {CONFIG} in it); 'teddy distill' makes one")
+    config = parse_config(read_recipe(folder / CONFIG))
+    run = Run(folder, config, console)
+    try:
+        yield run, config
+    finally:
+        run.close()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside the place, flush, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def pick_device(name: str) -> torch.device:
+    """The device by name; 'auto' takes the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[device.type]:
+        raise TeddyError(f"device '{name}': PyTorch finds none on this machine; leave it at auto")
+    return device
+
+
+def versions() -> dict[str, str]:
+    """What ran."""
+    packages = {name: metadata.version(name) for name in VERSIONED}
+    return {"teddy": __version__, "python": platform.python_version(), **packages}
+
+
+def _claim(folder: Path, config: Config, overwrite: bool) -> bool:
+    """True if the folder is to be made, False if this run goes on in it."""
+    if folder.exists() and not folder.is_dir():
+        raise TeddyError(f"--out {folder}: is a file; name a folder")
+    if not folder.exists() or not any(folder.iterdir()):
+        return True
+    if not (folder / CONFIG).is_file():
+        raise TeddyError(f"--out {folder}: holds files that are no run of Teddy's; name another folder")
+    if overwrite:
+        shutil.rmtree(folder)
+        return True
+    before = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    difference = _first_difference(before, yaml.safe_load(config.to_yaml()))
+    if difference:
+        raise TeddyError(
+            f"--out {folder}: holds a run with another configuration ({difference}); the settings of then go on with "
+            f"it, --overwrite starts over, another --out keeps both"
+        )
+    return False
+
+
+def _first_difference(before: Any, now: Any, path: str = "") -> str | None:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            inner = _first_difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+            if inner:
+                return inner
+        return None
+    return None if before == now else f"{path} was {before}, now {now}"
+
+
+def _require_space(folder: Path, bytes_needed: int) -> None:
+    place = folder
+    while not place.exists():
+        place = place.absolute().parent
+    free = shutil.disk_usage(place).free
+    if free < bytes_needed:
+        raise TeddyError(
+            f"--out {folder}: no space left; the run needs about {bytes_needed / 1e6:.0f} MB "
+            f"and {free / 1e6:.0f} MB are free"
+        )

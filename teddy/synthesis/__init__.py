@@ -1,0 +1,1 @@
+"""The engine that steps images, whatever the objective."""

@@ -1,0 +1,82 @@
+"""What the tests share: a small source, a small configuration, the command line in this process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from rich.console import Console
+
+from teddy import cli
+from teddy.config import Config, parse_config
+from teddy.data.source import Images, Source
+from teddy.run import Run, new_run
+
+# The whole path on digits in about a second.
+QUICK = {
+    "pool.network": "convnet-d1-w4-bn",
+    "pool.first_epoch": 1,
+    "pool.last_epoch": 3,
+    "pool.training.epochs": 3,
+    "pool.training.batch_size": 256,
+    "method.iterations": 3,
+    "method.teachers": 2,
+    "evaluation.networks": ["convnet-d1-w4-bn"],
+    "evaluation.seeds": 2,
+    "evaluation.training.epochs": 2,
+    "evaluation.full_data.epochs": 1,
+    "evaluation.full_data_seeds": 1,
+}
+QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
+
+
+class Shown(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def teddy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Shown]:
+    """Run a command as a user would, in this process."""
+
+    def run(*arguments: object) -> Shown:
+        monkeypatch.setattr("sys.argv", ["teddy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        shown = capsys.readouterr()
+        code = end.value.code
+        return Shown(code if isinstance(code, int) else 0, shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+@pytest.fixture
+def config() -> Config:
+    return parse_config({"data": {"source": "digits"}, "ipc": 1})
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: Config, quiet: Console) -> Iterator[Run]:
+    with new_run(tmp_path / "run", config, bytes_needed=0, console=quiet) as opened:
+        yield opened
+
+
+@pytest.fixture
+def source() -> Source:
+    """Two grey and easily told classes, 12 + 6 images of 8 × 8."""
+    generator = torch.Generator().manual_seed(0)
+
+    def images(per_class: int) -> Images:
+        labels = torch.arange(2).repeat_interleave(per_class)
+        pixels = torch.randint(0, 120, (2 * per_class, 1, 8, 8), generator=generator)
+        pixels[labels == 1, :, :, 4:] += 120
+        return Images(pixels.to(torch.uint8), labels)
+
+    return Source("two", ("left", "right"), images(12), images(6))

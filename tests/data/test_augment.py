@@ -1,0 +1,143 @@
+"""Augmentation against slices, rolls and counted pixels."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from teddy import seeding
+from teddy.config import AugmentSettings
+from teddy.data.augment import affine_maps, augment, crop_sides, cutmix, resample, roll_each
+
+IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def stream(number: int = 0) -> torch.Generator:
+    return seeding.stream(0, "test", number)
+
+
+def box_map(left: float, top: float, right: float, bottom: float) -> torch.Tensor:
+    """The map of a crop given in pixels of an 8 × 8 image."""
+    width, height = (right - left) / 8, (bottom - top) / 8
+    return torch.tensor([[[width, 0, (left + right) / 8 - 1], [0, height, (top + bottom) / 8 - 1]]])
+
+
+def test_nothing_asked_for_changes_nothing():
+    assert torch.equal(augment(IMAGES, stream(), **AugmentSettings().model_dump()), IMAGES)
+
+
+def test_a_crop_is_the_slice_enlarged():
+    cropped = resample(IMAGES[:1], box_map(2, 4, 6, 8))
+    expected = F.interpolate(IMAGES[:1, :, 4:8, 2:6], size=8, mode="bilinear", align_corners=False)
+    # Inside; at the border of the slice the crop sees the pixels beyond it, a slice does not.
+    torch.testing.assert_close(cropped[..., 1:-1, 1:-1], expected[..., 1:-1, 1:-1])
+
+
+def test_a_sure_flip_is_a_mirror():
+    torch.testing.assert_close(augment(IMAGES, stream(), flip=1.0), IMAGES.flip(3))
+
+
+def test_flips_come_as_often_as_asked():
+    many = torch.arange(8.0).expand(4000, 1, 8, 8)
+    flipped = augment(many, stream(), flip=0.3)[:, 0, 0, 0] > 3.5
+    assert flipped.float().mean().item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_rotation_by_a_quarter_turn():
+    quarter = torch.tensor([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]])
+    torch.testing.assert_close(resample(IMAGES[:1], quarter), IMAGES[:1].rot90(1, (2, 3)))
+
+
+def test_angles_and_zooms_stay_in_range():
+    options = {"crop": None, "ratio": (1.0, 1.0), "shift": (0.0, 0.0), "flip": 0.0}
+    maps = affine_maps(2000, stream(), scale=(0.8, 1.25), rotate=20, **options)
+    zoom = 1 / maps[:, :, :2].det().sqrt()
+    angle = torch.atan2(maps[:, 1, 0], maps[:, 0, 0]).rad2deg()
+    assert zoom.min() >= 0.8 - 1e-4
+    assert zoom.max() <= 1.25 + 1e-4
+    assert angle.abs().max() <= 20 + 1e-3
+    assert angle.abs().max() > 19
+
+
+def test_outside_of_the_image_is_the_fill():
+    shifted = resample(torch.ones(1, 1, 8, 8), box_map(4, 0, 12, 8), torch.tensor([[[-3.0]]]))
+    torch.testing.assert_close(shifted[..., :3], torch.ones(1, 1, 8, 3))
+    torch.testing.assert_close(shifted[..., 5:], torch.full((1, 1, 8, 3), -3.0))
+
+
+def test_crops_keep_the_share_of_area_and_ratio_asked_for():
+    draws = torch.rand(2, 5000, generator=stream())
+    width, height = crop_sides(draws[0], draws[1], (0.08, 0.5), (3 / 4, 4 / 3))
+    area, ratio = width * height, width / height
+    assert area.min() >= 0.08 - 1e-4
+    assert area.max() <= 0.5 + 1e-4
+    assert area.mean().item() == pytest.approx(0.29, abs=0.01)
+    assert ratio.min() >= 3 / 4 - 1e-4
+    assert ratio.max() <= 4 / 3 + 1e-4
+
+
+def test_crops_lie_inside_the_image():
+    maps = affine_maps(
+        2000, stream(), crop=(0.08, 1.0), ratio=(3 / 4, 4 / 3), scale=None, rotate=0, shift=(0.0, 0.0), flip=0.5
+    )
+    reach = maps[:, :, :2].abs().sum(2) + maps[:, :, 2].abs()
+    assert reach.max() <= 1 + 1e-5
+
+
+def test_each_image_has_a_draw_of_its_own_unless_shared():
+    same = IMAGES[:1].expand(6, 3, 8, 8)
+    own = augment(same, stream(), crop=(0.08, 1.0), roll=2)
+    shared = augment(same, stream(), crop=(0.08, 1.0), roll=2, shared=True)
+    assert len({tuple(image.flatten().tolist()) for image in own}) == 6
+    assert len({tuple(image.flatten().tolist()) for image in shared}) == 1
+
+
+def test_roll_is_torch_roll_image_by_image():
+    offsets = torch.tensor([[0, 0], [1, 0], [0, -2], [3, 5], [-1, -1], [8, 8]])
+    rolled = roll_each(IMAGES, offsets)
+    for image, (down, right), result in zip(IMAGES, offsets.tolist(), rolled, strict=True):
+        assert torch.equal(result, image.roll((down, right), (1, 2)))
+
+
+def test_rolls_reach_both_ends_of_their_range():
+    marked = torch.zeros(3000, 1, 8, 8)
+    marked[:, :, 0, 0] = 1
+    places = augment(marked, stream(), roll=2)[:, 0].flatten(1).argmax(1).tolist()
+    assert {place // 8 for place in places} == {0, 1, 2, 6, 7}
+    assert min(Counter(place // 8 for place in places).values()) > 500
+
+
+def test_augmentation_passes_gradients():
+    images = IMAGES.clone().requires_grad_()
+    augment(images, stream(), crop=(0.5, 1.0), rotate=10, flip=0.5, roll=2).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
+
+
+def test_cutmix_labels_are_the_shares_of_the_pixels():
+    # Each image is of one value, its own number: the pixels tell whose they are.
+    images = torch.arange(6.0)[:, None, None, None].expand(6, 1, 8, 8).clone()
+    targets = torch.eye(6)
+    seen = set()
+    for number in range(200):
+        mixed, labels = cutmix(images, targets, 1.0, stream(number))
+        for image, label in zip(mixed, labels, strict=True):
+            counted = torch.bincount(image.flatten().long(), minlength=6) / 64
+            torch.testing.assert_close(label, counted)
+        torch.testing.assert_close(labels.sum(1), torch.ones(6))
+        seen.add(round(float(labels.max()), 3))
+    assert len(seen) > 12
+
+
+def test_cutmix_leaves_its_inputs_alone():
+    before = IMAGES.clone()
+    cutmix(IMAGES, torch.eye(6), 1.0, stream())
+    assert torch.equal(before, IMAGES)
+
+
+def test_cutmix_boxes_average_half_of_the_image_before_they_are_cut_off():
+    blank = torch.zeros(6, 1, 32, 32)
+    kept = [float(cutmix(blank, torch.eye(6), 1.0, stream(number))[1].diagonal().min()) for number in range(400)]
+    # λ ~ U(0, 1) keeps ½ on average; boxes that stick out of the image keep more.
+    assert 0.55 < sum(kept) / len(kept) < 0.75

@@ -1,0 +1,57 @@
+import torch
+
+from teddy.data.loaders import Resident
+from teddy.data.preprocessing import Preprocessing
+from teddy.data.source import Images, Source
+
+
+def numbered(count: int) -> Images:
+    """Images that carry their own number, so that it can be read off."""
+    pixels = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(count, 1, 4, 4).clone()
+    return Images(pixels, torch.arange(count) % 3)
+
+
+def loader(count: int = 10, batch_size: int = 4, seed: int = 0, **options: object) -> Resident:
+    return Resident(numbered(count), Preprocessing((0.0,), (1 / 255,)), 3, batch_size=batch_size, seed=seed, **options)
+
+
+def order(resident: Resident, epoch: int) -> list[int]:
+    return [round(float(image[0, 0, 0])) for batch in resident.epoch(epoch) for image in batch.images]
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own():
+    resident = loader()
+    assert sorted(order(resident, 0)) == list(range(10))
+    assert order(resident, 0) == order(resident, 0)
+    assert order(resident, 0) != order(resident, 1)
+    assert order(resident, 0) != order(loader(seed=1), 0)
+
+
+def test_batches_are_of_even_size():
+    assert [len(batch.images) for batch in loader(count=9, batch_size=4).epoch(0)] == [3, 3, 3]
+    assert loader(count=9, batch_size=4).batches_per_epoch == 3
+
+
+def test_targets_follow_their_images():
+    for batch in loader().epoch(0):
+        assert torch.equal(batch.targets.argmax(1), batch.images[:, 0, 0, 0].round().long() % 3)
+        assert batch.teacher_logits is None
+
+
+def test_soft_labels_are_of_the_images_as_augmented():
+    def change(images: torch.Tensor, generator: torch.Generator, *, fill: torch.Tensor) -> torch.Tensor:
+        del generator
+        assert fill.item() == 0  # black, normalised
+        return images + 100
+
+    resident = loader(change=change, label=lambda images: images.flatten(1)[:, :3])
+    for batch in resident.epoch(0):
+        assert batch.teacher_logits is not None
+        assert torch.equal(batch.teacher_logits[:, 0], batch.images[:, 0, 0, 0])
+        assert batch.images.min() >= 100
+
+
+def test_a_draw_has_so_many_different_images_of_each_class(source: Source):
+    drawn = source.draw(5, torch.Generator().manual_seed(0))
+    assert drawn.labels.tolist() == [0] * 5 + [1] * 5
+    assert len({tuple(pixels.flatten().tolist()) for pixels in drawn.pixels}) == 10

@@ -1,0 +1,190 @@
+"""The whole path on digits, small: what it leaves, that it repeats itself, that it goes on where it was."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import QUICK
+from PIL import Image
+from rich.console import Console
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+import teddy
+from teddy import evaluation
+from teddy.evaluation import ROWS
+
+VARIANTS = {
+    "paper": {},
+    "class-wise": {"method.statistics": "class-wise", "method.initial": "real"},
+    "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
+    "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
+    "several per class": {"method.images_per_class": 2, "method.classes_per_group": 5},
+    "probabilities of one teacher": {"relabel.average": "probabilities", "relabel.teachers": 1},
+    "logits, hard share, average of weights": {
+        "evaluation.loss": "mse", "evaluation.hard_share": 0.025, "evaluation.training.ema": 0.9,
+        "evaluation.training.cosine_slowed": 2.0,
+    },
+}  # fmt: skip
+
+
+def distill(out: Path, ipc: int = 2, **settings: object) -> teddy.Outcome:
+    return teddy.distill("digits", ipc=ipc, out=out, settings=QUICK | settings, console=Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> teddy.Outcome:
+    return distill(tmp_path_factory.mktemp("runs") / "first")
+
+
+def artefacts(run: Path) -> dict[str, bytes]:
+    folders = (run / "pool", run / "synthesis", run / "distilled")
+    return {str(path.relative_to(run)): path.read_bytes() for f in folders for path in f.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_goes_the_whole_way(variant: str, tmp_path: Path):
+    outcome = distill(tmp_path / "run", **VARIANTS[variant])
+    assert set(outcome.results["convnet-d1-w4-bn"]) == set(ROWS)
+    assert outcome.report.exists()
+    assert len(teddy.load(outcome.folder)) == 20
+
+
+@pytest.mark.parametrize("method", ["teddy", "random"])
+def test_the_same_seed_gives_the_same_bytes_and_another_others(method: str, tmp_path: Path):
+    def run(name: str, seed: int) -> dict[str, bytes]:
+        settings = QUICK | {"seed": seed}
+        folder = tmp_path / name
+        teddy.distill("digits", ipc=1, out=folder, method=method, settings=settings, console=Console(quiet=True))
+        return artefacts(folder)
+
+    first, second, other = run("first", 3), run("second", 3), run("other", 4)
+    assert first == second
+    assert len([name for name in first if name.endswith(".png")]) == 10
+    assert first["distilled/images/0/00000.png"] != other["distilled/images/0/00000.png"]
+    assert first["distilled/labels.safetensors"] != other["distilled/labels.safetensors"]
+
+
+def test_the_resolved_configuration_repeats_the_run(outcome: teddy.Outcome, tmp_path: Path):
+    again = teddy.distill(recipe=outcome.folder / "config.yaml", out=tmp_path / "again", console=Console(quiet=True))
+    assert artefacts(again.folder) == artefacts(outcome.folder)
+    assert again.results == outcome.results
+
+
+def test_images_on_disk_are_what_is_loaded(outcome: teddy.Outcome):
+    distilled = teddy.load(outcome.folder)
+    assert distilled.classes == tuple("0123456789")
+    for label, name in enumerate(distilled.classes):
+        for number in range(2):
+            path = outcome.folder / "distilled" / "images" / name / f"{number:05d}.png"
+            with Image.open(path) as image:
+                assert (image.mode, image.size) == ("L", (16, 16))
+                assert list(image.tobytes()) == distilled.images.pixels[2 * label + number].flatten().tolist()
+    assert distilled.images.labels.tolist() == [label for label in range(10) for _ in range(2)]
+
+
+def test_the_set_is_a_data_set_with_soft_labels(outcome: teddy.Outcome):
+    distilled = teddy.load(outcome.folder, temperature=2.0)
+    image, label = distilled[3]
+    assert image.shape == (1, 16, 16)
+    torch.testing.assert_close(image, distilled.preprocessing.normalise(distilled.images.pixels[3]))
+    torch.testing.assert_close(label, (distilled.logits[3] / 2).softmax(0))
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 10))
+    for images, labels in DataLoader(distilled, batch_size=8, shuffle=True):
+        F.cross_entropy(network(images), labels).backward()
+    assert len(teddy.load(outcome.folder / "distilled")) == 20
+
+
+def test_labels_are_the_pools_mean(outcome: teddy.Outcome):
+    from teddy.data.source import open_source
+    from teddy.models.zoo import build_network
+    from teddy.run import existing_run
+
+    distilled = teddy.load(outcome.folder)
+    images = torch.stack([distilled[row][0] for row in range(20)])
+    expected = torch.zeros(20, 10)
+    with existing_run(outcome.folder, Console(quiet=True)) as (run, _):
+        members = run.read_json("pool/pool.json")["members"]
+        assert [member["epoch"] for member in members] == [1, 2, 3]
+        for member in members:
+            network = build_network("convnet-d1-w4-bn", open_source("digits", None, 0.2).task).eval()
+            weights = run.read_tensors(f"pool/{member['name']}.safetensors")
+            network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("class_means")})
+            with torch.no_grad():
+                expected += network(images) / 3
+    torch.testing.assert_close(distilled.logits, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_run_that_is_complete_is_not_made_again(outcome: teddy.Outcome):
+    written = {path: path.stat().st_mtime_ns for path in (outcome.folder / "pool").iterdir()}
+    again = distill(outcome.folder)
+    assert again.results == outcome.results
+    assert written == {path: path.stat().st_mtime_ns for path in (outcome.folder / "pool").iterdir()}
+
+
+def test_an_interrupted_run_ends_with_the_same_bytes(
+    outcome: teddy.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    original, trained = evaluation._train_student, []
+
+    def die_at_the_third(*given: object) -> object:
+        trained.append(1)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return original(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluation, "_train_student", die_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        distill(tmp_path / "run")
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    again = distill(tmp_path / "run")
+    assert artefacts(again.folder) == artefacts(outcome.folder)
+    assert again.results == outcome.results
+    assert len(trained) == 3 + 9 - 2  # nine students in all; the two that were done stay done
+
+
+def test_further_students_join_the_table(outcome: teddy.Outcome):
+    more = teddy.evaluate(outcome.folder, networks=["convnet-d2-w4-bn"], seeds=1, console=Console(quiet=True))
+    assert set(more.results) == {"convnet-d1-w4-bn", "convnet-d2-w4-bn"}
+    assert list(more.results["convnet-d2-w4-bn"]["distilled"]) == ["0"]
+    assert more.results["convnet-d1-w4-bn"] == outcome.results["convnet-d1-w4-bn"]
+
+
+def test_the_report_holds_everything_in_itself(outcome: teddy.Outcome):
+    page = teddy.write_report(outcome.folder, console=Console(quiet=True)).read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 10
+    assert page.count("<svg") >= 4
+    for row in ROWS:
+        assert f"<td>{row}</td>" in page
+    assert "iterations: 3\n" in page
+    assert f"teddy {teddy.__version__}" in page
+    outside = [
+        address for address in re.findall(r"(?:src|href)=\"([^\"]+)\"", page) if not address.startswith(("data:", "#"))
+    ]
+    assert outside == []
+
+
+def test_the_manifest_is_there_and_right(outcome: teddy.Outcome):
+    manifest = json.loads((outcome.folder / "manifest.json").read_text())
+    assert {"report.html", "config.yaml", "distilled/dataset.json", "pool/pool.json"} <= set(manifest["sha256"])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_folder_of_ones_own_images(mode: str, tmp_path: Path):
+    generator = torch.Generator().manual_seed(0)
+    for label, name in enumerate(("dark ones", "светлые")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(8):
+            channels = 3 if mode == "RGB" else 1
+            pixels = torch.randint(0, 100, (12, 12, channels), generator=generator) + 150 * label
+            array = pixels.to(torch.uint8).squeeze(2) if channels == 1 else pixels.to(torch.uint8)
+            Image.fromarray(array.numpy()).save(tmp_path / "photos" / name / f"{number}.png")
+    outcome = teddy.distill(
+        tmp_path / "photos", ipc=2, out=tmp_path / "run", settings=QUICK, console=Console(quiet=True)
+    )
+    distilled = teddy.load(outcome.folder)
+    assert distilled.classes == ("dark ones", "светлые")
+    assert distilled.images.pixels.shape == (4, 3 if mode == "RGB" else 1, 12, 12)
+    assert (outcome.folder / "distilled" / "images" / "светлые" / "00001.png").exists()

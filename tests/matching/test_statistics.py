@@ -1,0 +1,118 @@
+"""Eq. 6 and Proposition 2 against values worked out by hand and against naive loops."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from teddy.matching.statistics import (
+    batch_statistics,
+    class_sums,
+    class_wise_distance,
+    classifier_prior,
+    forward_recording,
+    pooled,
+    statistics_distance,
+)
+
+
+def test_batch_statistics_by_hand():
+    # Two images, two channels, one row of two pixels.
+    features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[4.0, 0.0]]]])
+    mean, variance = batch_statistics(features)
+    assert mean.tolist() == [4.0, 1.0]
+    assert variance.tolist() == [5.0, 3.0]  # (9+1+1+9)/4 and (1+1+9+1)/4: biased
+
+
+def test_batch_statistics_are_what_batchnorm_normalises_with():
+    features = torch.randn(6, 3, 5, 4) * 3 + 1
+    layer = nn.BatchNorm2d(3, affine=False, eps=1e-12)
+    mean, variance = batch_statistics(features)
+    expected = (features - mean[:, None, None]) / variance[:, None, None].sqrt()
+    torch.testing.assert_close(layer(features), expected)
+
+
+def test_half_precision_is_summed_in_single():
+    features = torch.full((64, 1, 64, 64), 1.0, dtype=torch.bfloat16)
+    features[0] = 1.5
+    mean, variance = batch_statistics(features)
+    assert mean.dtype == torch.float32
+    assert mean.item() == pytest.approx(1 + 0.5 / 64, rel=1e-6)
+    assert variance.item() == pytest.approx(0.25 * (1 / 64) * (63 / 64), rel=1e-4)
+
+
+def test_statistics_distance_by_hand():
+    features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[4.0, 0.0]]]])
+    # means (4, 1) against (1, −3): √(9+16) = 5; variances (5, 3) against (5, 1): 2. The norms are not squared.
+    distance = statistics_distance(features, torch.tensor([1.0, -3.0]), torch.tensor([5.0, 1.0]))
+    assert distance.item() == 7.0
+
+
+def test_statistics_distance_has_the_analytic_gradient():
+    features = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    real_mean, real_variance = torch.randn(2, dtype=torch.float64), torch.rand(2, dtype=torch.float64)
+    statistics_distance(features, real_mean, real_variance).backward()
+    count = 3 * 2 * 2
+    mean = features.detach().mean((0, 2, 3))
+    variance = features.detach().var((0, 2, 3), correction=0)
+    # ∂‖μ−RM‖/∂x = (μ−RM)/‖μ−RM‖ · 1/n ; ∂‖σ²−RV‖/∂x = (σ²−RV)/‖σ²−RV‖ · 2(x−μ)/n
+    along_mean = (mean - real_mean) / (mean - real_mean).norm() / count
+    along_variance = (variance - real_variance) / (variance - real_variance).norm() * 2 / count
+    expected = along_mean[:, None, None] + along_variance[:, None, None] * (features.detach() - mean[:, None, None])
+    torch.testing.assert_close(features.grad, expected)
+
+
+def test_gradients_agree_with_finite_differences():
+    features = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 1, 0])
+    real_means = torch.randn(2, 3, dtype=torch.float64)
+    mean, variance = torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda f: statistics_distance(f, mean, variance), features)
+    assert torch.autograd.gradcheck(lambda f: class_wise_distance(f, labels, real_means), features)
+
+
+def test_class_sums_by_naive_loops():
+    features, labels = torch.randn(7, 5), torch.tensor([2, 0, 0, 3, 2, 2, 0])
+    sums, counts = class_sums(features, labels, 4)
+    for label in range(4):
+        expected = torch.zeros(5)
+        for row in range(7):
+            if labels[row] == label:
+                expected += features[row]
+        torch.testing.assert_close(sums[label], expected)
+    assert counts.tolist() == [3, 0, 3, 1]
+
+
+def test_class_wise_distance_by_hand_leaves_absent_classes_out():
+    features = torch.tensor([[1.0, 1.0], [3.0, 1.0], [0.0, 0.0]])
+    labels = torch.tensor([0, 0, 2])
+    real_means = torch.tensor([[2.0, 4.0], [100.0, 100.0], [0.0, 1.0]])
+    # class 0: (2, 1) against (2, 4) is 3; class 2: (0, 0) against (0, 1) is 1; class 1 has no image.
+    assert class_wise_distance(features, labels, real_means).item() == 2.0
+
+
+def test_class_wise_distance_averages_positions_first():
+    features = torch.randn(4, 3, 5, 5)
+    labels, real_means = torch.tensor([0, 0, 1, 1]), torch.randn(2, 3)
+    expected = class_wise_distance(features.mean((2, 3)), labels, real_means)
+    torch.testing.assert_close(class_wise_distance(features, labels, real_means), expected)
+    assert pooled(features).shape == (4, 3)
+
+
+def test_classifier_prior_by_hand():
+    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]])
+    # probabilities 3/4 of the first's class, 1/2 of the second's
+    assert classifier_prior(logits, torch.tensor([1, 0])).item() == pytest.approx((math.log(4 / 3) + math.log(2)) / 2)
+
+
+def test_recording_sees_the_inputs_in_the_order_asked_for_and_leaves_no_hook():
+    first, second = nn.Linear(3, 4), nn.Linear(4, 2)
+    network = nn.Sequential(first, nn.ReLU(), second)
+    images = torch.randn(5, 3)
+    logits, (into_second, into_first) = forward_recording(network, [second, first], images)
+    torch.testing.assert_close(logits, network(images))
+    torch.testing.assert_close(into_second, first(images).relu())
+    assert torch.equal(into_first, images)
+    assert not first._forward_pre_hooks
+    assert not second._forward_pre_hooks

@@ -1,0 +1,113 @@
+"""The whole of Eq. 6, against an implementation that walks through the layers by itself."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from teddy.methods import METHODS
+from teddy.methods.teddy import weighted_objective
+from teddy.models.convnet import ConvNet
+from teddy.pool.pool import Teacher, freeze
+
+
+def make_teacher(seed: int) -> Teacher:
+    torch.manual_seed(seed)
+    network = ConvNet(depth=2, width=5, norm="bn", num_classes=3, channels=1, image_size=8)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean = torch.randn(5)
+            layer.running_var = torch.rand(5) + 0.5
+    means = (torch.randn(3, 5), torch.randn(3, 5), torch.randn(3, 20))
+    return Teacher(f"teacher-{seed}", seed, 0.0, freeze(network), means)
+
+
+def naive_terms(images: torch.Tensor, labels: torch.Tensor, teachers: list[Teacher]) -> dict[str, float]:
+    """Layer by layer, without hooks; channel by channel, without vectors."""
+    totals = {"global": 0.0, "every": 0.0, "last": 0.0, "classifier": 0.0}
+    for teacher in teachers:
+        network, x, layer_number = teacher.network, images, 0
+        assert isinstance(network, ConvNet)
+        for layer in network.features:
+            if isinstance(layer, nn.BatchNorm2d):
+                mean_gap = variance_gap = 0.0
+                for channel in range(5):
+                    values = x[:, channel].flatten()
+                    mean = values.sum() / len(values)
+                    variance = ((values - mean) ** 2).sum() / len(values)
+                    mean_gap += float(mean - layer.running_mean[channel]) ** 2
+                    variance_gap += float(variance - layer.running_var[channel]) ** 2
+                totals["global"] += mean_gap**0.5 + variance_gap**0.5
+                totals["every"] += naive_class_gap(x.mean((2, 3)), labels, teacher.class_means[layer_number])
+                layer_number += 1
+            x = layer(x)
+        features = x.flatten(1)
+        gap = naive_class_gap(features, labels, teacher.class_means[-1])
+        totals["last"] += gap
+        totals["every"] += gap
+        probabilities = network.classifier(features).softmax(1)
+        totals["classifier"] += sum(-float(p[k].log()) for p, k in zip(probabilities, labels, strict=True)) / len(
+            labels
+        )
+    return totals
+
+
+def naive_class_gap(features: torch.Tensor, labels: torch.Tensor, real: torch.Tensor) -> float:
+    gaps = []
+    for label in sorted(set(labels.tolist())):
+        rows = [feature for feature, other in zip(features, labels.tolist(), strict=True) if other == label]
+        gaps.append(float((sum(rows) / len(rows) - real[label]).norm()))
+    return sum(gaps) / len(gaps)
+
+
+@pytest.mark.parametrize("layers", ["last", "every"])
+@pytest.mark.parametrize("num_teachers", [1, 3])
+def test_the_objective_is_equation_6(layers: str, num_teachers: int):
+    teachers = [make_teacher(seed) for seed in range(num_teachers)]
+    images, labels = torch.randn(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+    objective = weighted_objective(
+        global_weight=0.7, class_wise_weight=0.3, every_layer=layers == "every", classifier_weight=2.0
+    )
+    terms = objective(images, labels, teachers)
+    naive = naive_terms(images, labels, teachers)
+    assert terms["global"].item() == pytest.approx(0.7 * naive["global"], rel=1e-4)
+    assert terms["class-wise"].item() == pytest.approx(0.3 * naive[layers], rel=1e-4)
+    assert terms["classifier"].item() == pytest.approx(2.0 * naive["classifier"], rel=1e-4)
+
+
+def test_terms_without_weight_are_not_computed():
+    images, labels = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2])
+    objective = weighted_objective(global_weight=1.0, class_wise_weight=0.0, every_layer=False, classifier_weight=0.0)
+    assert list(objective(images, labels, [make_teacher(0)])) == ["global"]
+
+
+def test_the_gradient_reaches_the_images_and_not_the_teachers():
+    teacher = make_teacher(0)
+    images = torch.randn(3, 1, 8, 8, requires_grad=True)
+    objective = weighted_objective(global_weight=1.0, class_wise_weight=1.0, every_layer=True, classifier_weight=1.0)
+    before = {name: value.clone() for name, value in teacher.network.state_dict().items()}
+    sum(objective(images, torch.tensor([0, 1, 2]), [teacher]).values()).backward()
+    assert images.grad is not None
+    assert images.grad.flatten(1).norm(dim=1).min() > 0
+    assert all(parameter.grad is None for parameter in teacher.network.parameters())
+    assert all(torch.equal(before[name], value) for name, value in teacher.network.state_dict().items())
+
+
+def test_descending_the_objective_brings_statistics_and_labels_closer():
+    teacher, labels = make_teacher(1), torch.tensor([0, 1, 2])
+    images = torch.randn(3, 1, 8, 8, requires_grad=True)
+    objective = weighted_objective(global_weight=1.0, class_wise_weight=0.0, every_layer=False, classifier_weight=1.0)
+    optimizer = torch.optim.Adam([images], lr=0.05)
+    first = {name: value.item() for name, value in objective(images, labels, [teacher]).items()}
+    for _ in range(60):
+        optimizer.zero_grad()
+        sum(objective(images, labels, [teacher]).values()).backward()
+        optimizer.step()
+    last = objective(images, labels, [teacher])
+    assert last["global"] < 0.9 * first["global"]
+    assert F.cross_entropy(teacher.network(images), labels) < first["classifier"]
+
+
+def test_the_table_is_not_empty_and_says_what_each_method_is():
+    assert {"teddy", "random"} <= set(METHODS)
+    assert all(method.summary for method in METHODS.values())
