@@ -132,9 +132,11 @@ def new_run(
     """The folder of this very configuration, made or gone on with; refused if it holds something else."""
     fresh = _claim(folder, config, overwrite)
     try:
-        _require_space(folder, bytes_needed)
         if fresh:
-            folder.mkdir(parents=True, exist_ok=True)
+            _require_space(folder, bytes_needed)
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
             write_whole(folder / CONFIG, config.to_yaml().encode())
         run = Run(folder, config, console)
         try:
@@ -142,7 +144,7 @@ def new_run(
         finally:
             run.close()
     except OSError as error:
-        nothing_done = fresh and not any(folder.glob("*/*.*"))
+        nothing_done = fresh and not any(folder.glob("*/*.json"))  # every stage writes one when it is done
         if nothing_done:
             shutil.rmtree(folder, ignore_errors=True)
         if error.errno in NOT_ALLOWED:
@@ -203,7 +205,7 @@ def versions() -> dict[str, str]:
 
 
 def _claim(folder: Path, config: Config, overwrite: bool) -> bool:
-    """True if the folder is to be made, False if this run goes on in it."""
+    """True if the folder is to be made anew, False if this run goes on in it."""
     if folder.exists() and not folder.is_dir():
         raise TeddyError(f"--out {folder}: is a file; name a folder")
     if not folder.exists() or not any(folder.iterdir()):
@@ -211,7 +213,6 @@ def _claim(folder: Path, config: Config, overwrite: bool) -> bool:
     if not (folder / CONFIG).is_file():
         raise TeddyError(f"--out {folder}: holds files that are no run of Teddy's; name another folder")
     if overwrite:
-        shutil.rmtree(folder)
         return True
     before = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
     difference = _first_difference(before, yaml.safe_load(config.to_yaml()))
