@@ -188,3 +188,19 @@ def test_a_folder_of_ones_own_images(mode: str, tmp_path: Path):
     assert distilled.classes == ("dark ones", "светлые")
     assert distilled.images.pixels.shape == (4, 3 if mode == "RGB" else 1, 12, 12)
     assert (outcome.folder / "distilled" / "images" / "светлые" / "00001.png").exists()
+
+
+def test_the_readmes_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    full = teddy.distill
+
+    def quick(*given: object, settings: dict[str, object], **named: object) -> teddy.Outcome:
+        return full(*given, settings=QUICK | settings, console=Console(quiet=True), **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(teddy, "distill", quick, raising=False)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert len(names["distilled"]) == 10  # type: ignore[arg-type]
