@@ -1,6 +1,7 @@
 """The commands: parse, call, show."""
 
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
+    threading.excepthook = _from_a_thread
     try:
         sys.exit(app(standalone_mode=False))
     except TeddyError as error:
@@ -43,6 +45,12 @@ def main() -> None:
             raise
         message = error.format_message()
         _fail(message[:1].lower() + message[1:].rstrip(".") + "; see --help", 2)
+
+
+def _from_a_thread(told: threading.ExceptHookArgs) -> None:
+    # TensorBoard writes from a thread of its own: that its disk is full is said once, where our own writing fails.
+    if not isinstance(told.exc_value, OSError):
+        threading.__excepthook__(told)
 
 
 def _fail(message: str, code: int) -> None:

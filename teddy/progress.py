@@ -4,7 +4,7 @@ and for TensorBoard."""
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ class Metrics:
 
     def __init__(self, folder: Path) -> None:
         self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._lines.write("\n")  # ends a line that an interruption or a full disk has torn
         self._board: Any = None
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -58,13 +59,14 @@ class Metrics:
 
 
 def read_metrics(folder: Path, stage: str) -> list[dict[str, float]]:
-    """The points of one stage, later ones in place of earlier ones at the same step."""
+    """The points of one stage, later ones in place of earlier ones at the same step; torn lines are passed over."""
     points = {}
     with (folder / "metrics.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
-            point = json.loads(line)
-            if point.pop("stage") == stage:
-                points[point["step"]] = point
+            with suppress(json.JSONDecodeError):
+                point = json.loads(line)
+                if point.pop("stage") == stage:
+                    points[point["step"]] = point
     return [points[step] for step in sorted(points)]
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from teddy.config import Config
 from teddy.errors import TeddyError
-from teddy.progress import POINTS_PER_STAGE, read_metrics
+from teddy.progress import POINTS_PER_STAGE, Metrics, read_metrics
 from teddy.run import Run, existing_run, new_run, pick_device, write_whole
 
 
@@ -137,6 +137,17 @@ def test_a_run_that_goes_on_replaces_the_points_it_makes_again(run: Run):
         run.metrics.add("pool", 1, {"loss": value})
     run.metrics.close()
     assert read_metrics(run.folder, "pool") == [{"step": 1, "loss": 2.0}]
+
+
+def test_a_torn_line_costs_that_line_alone(run: Run):
+    run.metrics.add("pool", 1, {"loss": 1.0})
+    run.close()
+    path = run.folder / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"stage": "pool", "st')
+    metrics = Metrics(run.folder)
+    metrics.add("pool", 2, {"loss": 2.0})
+    metrics.close()
+    assert [point["step"] for point in read_metrics(run.folder, "pool")] == [1, 2]
 
 
 def test_tensorboard_gets_the_same_numbers(run: Run):
