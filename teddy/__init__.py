@@ -1,5 +1,6 @@
 """Teddy distils a large image data set into a small synthetic one on which networks train nearly as well."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from teddy.errors import TeddyError
@@ -7,15 +8,30 @@ from teddy.version import __version__
 
 if TYPE_CHECKING:
     from teddy.distilled import DistilledSet
+    from teddy.exporting import export
+    from teddy.inspection import inspect
     from teddy.pipeline import Outcome, distill, evaluate, load, write_report
+    from teddy.verification import verify
 
-__all__ = ["DistilledSet", "Outcome", "TeddyError", "__version__", "distill", "evaluate", "load", "write_report"]
+__all__ = [
+    "DistilledSet",
+    "Outcome",
+    "TeddyError",
+    "__version__",
+    "distill",
+    "evaluate",
+    "export",
+    "inspect",
+    "load",
+    "verify",
+    "write_report",
+]
+# No module has the name of one of these: importing it would hide the function.
+_PLACES = {"DistilledSet": "distilled", "export": "exporting", "inspect": "inspection", "verify": "verification"}
 
 
 def __getattr__(name: str) -> Any:
     # PyTorch takes seconds to import: not before something needs it, so that `teddy --help` answers at once.
     if name in __all__:
-        from teddy import distilled, pipeline
-
-        return distilled.DistilledSet if name == "DistilledSet" else getattr(pipeline, name)
+        return getattr(import_module(f"teddy.{_PLACES.get(name, 'pipeline')}"), name)
     raise AttributeError(f"module 'teddy' has no attribute '{name}'")

@@ -97,6 +97,9 @@ def distill(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
     ] = None,
+    skip_bad: Annotated[
+        int | None, typer.Option(min=0, help="Go on without unreadable images, so many at most.  [default: 0]")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start over in a folder that holds another run.")
     ] = False,
@@ -104,8 +107,9 @@ def distill(
     """Distil SOURCE into N synthetic images per class, and measure what they are worth."""
     from teddy import pipeline
 
+    changes = [*(settings or ()), *([f"data.skip_bad={skip_bad}"] if skip_bad is not None else ())]
     outcome = pipeline.distill(
-        source, ipc=ipc, out=out, method=method, recipe=recipe, settings=settings or (), overwrite=overwrite
+        source, ipc=ipc, out=out, method=method, recipe=recipe, settings=changes, overwrite=overwrite
     )
     _show(outcome)
 
@@ -140,6 +144,66 @@ def report(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) ->
     Console().print(f"report: {pipeline.write_report(run)}", highlight=False, soft_wrap=True)
 
 
+@app.command(epilog="\nExample:\n\n  teddy inspect photos/ --sheet photos.png\n")
+def inspect(
+    source: Annotated[str, typer.Argument(help="Whatever 'teddy distill' takes.")],
+    sheet: Annotated[
+        Path | None, typer.Option(help="Where to write the contact sheet.  [default: NAME-sheet.png, here]")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(min=8, help="Side in pixels.")] = None,
+    class_order: Annotated[Path | None, typer.Option(help="A file with a class name a line.")] = None,
+) -> None:
+    """Say what SOURCE holds: classes, counts, sizes, unreadable files, memory, loader; with a contact sheet."""
+    from teddy import inspection
+
+    where = sheet or Path(f"{Path(source).resolve().name}-sheet.png")
+    console = Console()
+    seen = inspection.inspect(
+        source, image_size=image_size, class_order=class_order, sheet=where, console=Console(stderr=True)
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for heading, text in seen.lines():
+        table.add_row(heading, text)
+    console.print(table, highlight=False)
+    console.print(f"contact sheet: {where}", highlight=False, soft_wrap=True)
+
+
+@app.command(
+    epilog="""
+Examples:
+
+  teddy export runs/digits --format imagefolder --out digits-small
+
+  teddy export runs/digits --format huggingface --out digits-hub
+"""
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a distilled set.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    form: Annotated[str, typer.Option("--format", metavar="imagefolder|huggingface|tensors")] = "imagefolder",
+) -> None:
+    """Write a distilled set for other tools, with a data set card."""
+    from teddy import exporting
+
+    where = exporting.export(run, form, out)
+    Console().print(f"exported: {where}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="\nExample:\n\n  teddy verify runs/digits\n")
+def verify(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, or of a distilled set.")],
+) -> None:
+    """Find changed, missing and extra files, and classes in another order than the teachers'."""
+    from teddy import verification
+
+    findings = verification.verify(folder)
+    for finding in findings:
+        Console().print(finding, highlight=False, soft_wrap=True, markup=False)
+    if findings:
+        raise TeddyError(f"{folder}: {len(findings)} things are not as they were made; distil or copy it again")
+    Console().print(f"{folder}: as it was made", highlight=False, soft_wrap=True)
+
+
 @app.command("list", epilog="\nExamples:\n\n  teddy list methods\n\n  teddy list models\n")
 def list_known(what: Annotated[str, typer.Argument(metavar="methods|models|recipes|sources")]) -> None:
     """List what Teddy knows by name."""
@@ -171,9 +235,9 @@ def _recipes() -> dict[str, str]:
 
 
 def _sources() -> dict[str, str]:
-    from teddy.data.source import SOURCES
+    from teddy.data.source import KINDS
 
-    return {name: kind.summary for name, kind in SOURCES.items()}
+    return {name: kind.summary for name, kind in KINDS.items()}
 
 
 def _show(outcome: Any) -> None:

@@ -113,6 +113,12 @@ class DataSettings(Settings):
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="held out for testing where the source has no split of its own"
     )
+    class_order: str | None = Field(None, description="a file with a class name a line, where the order matters")
+    loader: Literal["auto", "resident", "streamed"] = Field(
+        "auto", description="all pixels on the device, or decoded when needed; auto by size against memory"
+    )
+    workers: Whole | None = Field(None, description="processes that decode; null by cores and number of images")
+    skip_bad: Whole = Field(0, description="unreadable images to go on without, at most")
 
 
 class PoolSettings(Settings):
@@ -184,6 +190,16 @@ class RelabelSettings(Settings):
     )
     average: Literal["logits", "probabilities"] = "logits"
     temperature: Positive = 20.0
+    labels: Literal["online", "stored"] = Field(
+        "online", description="from the pool in every step, or stored with their augmentations for the students' epochs"
+    )
+    top_k: Count | None = Field(
+        None, description="stored: so many classes a label, the rest spread evenly; null is all"
+    )
+    stored_epochs: Count | None = Field(None, description="stored: so many epochs, used again in turn; null is all")
+    budget_mb: Positive | None = Field(
+        None, description="stored: what does not fit is cut down, top_k first, then epochs"
+    )
     augment: MixedAugmentSettings = MixedAugmentSettings(crop=(0.08, 1.0), flip=0.5)
 
 

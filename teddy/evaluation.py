@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from teddy import seeding
 from teddy.config import AugmentSettings, EvaluationSettings, RelabelSettings, TrainingSettings
-from teddy.data.augment import augment
-from teddy.data.loaders import Batch, Resident
-from teddy.data.source import Images, Source
+from teddy.data.augment import draw_change
+from teddy.data.images import ImageSet
+from teddy.data.loaders import Batch, Epochs, Loader
+from teddy.data.source import Source
 from teddy.matching.labels import cross_entropy, divergence, logit_error
 from teddy.models.zoo import build_network
 from teddy.progress import Stage
 from teddy.relabel import Labelled
 from teddy.run import Run
+from teddy.stored_labels import Replay, record
 from teddy.training import Loss, accuracy, train_as
 
 RESULTS = "evaluation/results.json"
@@ -124,11 +126,12 @@ def _loader(
     labelled: Labelled,
     source: Source,
     run: Run,
-) -> Resident:
+) -> Epochs:
     """What student `number` of a row sees. Each draws a random control of its own, so that the deviation includes the
     draw; order and augmentation are the same in all rows."""
     full = row.images == "full"
     changes: AugmentSettings = settings.full_data.augment if full else relabel.augment
+    images: ImageSet
     if row.images == "distilled":
         images = labelled.distilled.images
     elif row.images == "random":
@@ -136,20 +139,26 @@ def _loader(
         images = source.draw(per_class, seeding.stream(run.seed, "control", number))
     else:
         images = source.train
-    return Resident(
+    loader = Loader(
         images.to(run.device),
         source.preprocessing,
-        len(source.classes),
+        source.task,
         batch_size=settings.full_data.batch_size if full else settings.training.batch_size,
         seed=seeding.derive(run.seed, "student", "order", number),
-        change=partial(augment, **changes.model_dump(exclude={"cutmix"})),
+        change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
         cutmix_alpha=0.0 if full else relabel.augment.cutmix,
         label=labelled.label if row.labels == "soft" else None,
     )
+    if labelled.form is None or loader.label is None:
+        return loader
+    # The control's labels are stored in the same form.
+    stored = labelled.stored if row.images == "distilled" else record(loader, labelled.form, relabel.temperature)
+    assert stored is not None
+    return Replay(loader.images, loader.preprocessing, loader.task, stored, loader.batches_per_epoch)
 
 
 def _train_student(
-    training: TrainingSettings, network: nn.Module, loader: Resident, loss: Loss, test: Images, stage: Stage
+    training: TrainingSettings, network: nn.Module, loader: Epochs, loss: Loss, test: ImageSet, stage: Stage
 ) -> Student:
     curve: list[list[float]] = []
     marks = {math.ceil(training.epochs * point / CURVE_POINTS) for point in range(1, CURVE_POINTS + 1)}

@@ -9,13 +9,13 @@ from rich.console import Console
 
 from teddy.config import Config
 from teddy.data.source import Source, open_source
-from teddy.distilled import DESCRIPTION, DistilledSet, read_distilled
+from teddy.distilled import DistilledSet, find_distilled, read_distilled
 from teddy.evaluation import Results, evaluate_students
 from teddy.pool.build import build_pool
-from teddy.relabel import FOLDER, relabel
+from teddy.relabel import relabel
 from teddy.report.page import make_page
 from teddy.resolve import bytes_needed, check, resolve
-from teddy.run import Run, existing_run, new_run
+from teddy.run import Run, existing_run, new_run, pick_device
 from teddy.synthesis.stage import synthesize
 
 
@@ -45,7 +45,7 @@ def distill(
     folder goes on where it was.
     """
     config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings)
-    real = _open(config)
+    real = _open(config, console)
     check(config, real)
     space = bytes_needed(config, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
@@ -60,7 +60,7 @@ def evaluate(
         change: dict[str, Any] = {"networks": tuple(networks)} if networks else {}
         change |= {"seeds": seeds, "full_data_seeds": min(seeds, config.evaluation.full_data_seeds)} if seeds else {}
         config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=change)})
-        real = _open(config)
+        real = _open(config, console)
         check(config, real)
         return _finish(config, real, run)
 
@@ -73,12 +73,22 @@ def write_report(folder: str | Path, *, console: Console | None = None) -> Path:
 
 def load(folder: str | Path, *, temperature: float = 1.0) -> DistilledSet:
     """The distilled set in a run folder, or in the folder of a set on its own."""
-    folder = Path(folder)
-    return read_distilled(folder if (folder / DESCRIPTION).is_file() else folder / FOLDER, temperature)
+    return read_distilled(find_distilled(Path(folder)), temperature)
 
 
-def _open(config: Config) -> Source:
-    return open_source(config.data.source, config.data.image_size, config.data.test_share)
+def _open(config: Config, console: Console | None) -> Source:
+    data = config.data
+    return open_source(
+        data.source,
+        image_size=data.image_size,
+        test_share=data.test_share,
+        class_order=Path(data.class_order) if data.class_order else None,
+        loader=data.loader,
+        workers=data.workers,
+        skip_bad=data.skip_bad,
+        device=pick_device(config.device),
+        console=console or Console(stderr=True),
+    )
 
 
 def _finish(config: Config, source: Source, run: Run) -> Outcome:

@@ -3,7 +3,7 @@ and for TensorBoard."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ def read_metrics(folder: Path, stage: str) -> list[dict[str, float]]:
 class _Watched:
     """A stage that is shown, and its metrics kept."""
 
-    def __init__(self, name: str, total: int, metrics: Metrics, show: Any) -> None:
+    def __init__(self, name: str, total: int, metrics: Metrics, show: Callable[[int], object]) -> None:
         self._name, self._metrics, self._show = name, metrics, show
         self._every = max(total // POINTS_PER_STAGE, 1)
         self._done = 0
@@ -87,9 +87,31 @@ class _Watched:
 
 
 @contextmanager
+def counting(console: Console | None, title: str, total: int) -> Iterator[Callable[..., None]]:
+    """Show how far a count has come, if there is a console; what it yields adds one, or as many as it is told."""
+    done = 0
+
+    def add(number: int = 1) -> None:
+        nonlocal done
+        done += number
+        show(done)
+
+    with _shown(console, title, total) as show:
+        yield add
+
+
+@contextmanager
 def watched(console: Console, metrics: Metrics, name: str, title: str, total: int) -> Iterator[Stage]:
     """Show a stage of `total` steps while it runs."""
-    if console.is_terminal:
+    with _shown(console, title, total) as show:
+        yield _Watched(name, total, metrics, show)
+
+
+@contextmanager
+def _shown(console: Console | None, title: str, total: int) -> Iterator[Callable[[int], object]]:
+    if console is None:
+        yield lambda done: done
+    elif console.is_terminal:
         columns = (
             TextColumn("{task.description:<28}"),
             BarColumn(),
@@ -100,10 +122,10 @@ def watched(console: Console, metrics: Metrics, name: str, title: str, total: in
         )
         with Progress(*columns, console=console) as bars:
             bar = bars.add_task(title, total=total)
-            yield _Watched(name, total, metrics, lambda done: bars.update(bar, completed=done))
+            yield lambda done: bars.update(bar, completed=done)
     else:
         lines = _Lines(console, title, total)
-        yield _Watched(name, total, metrics, lines.show)
+        yield lines.show
         lines.end()
 
 

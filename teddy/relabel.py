@@ -1,20 +1,28 @@
-"""Ensemble soft labels: online from the pool for augmented images, and stored for the images as they are."""
+"""Ensemble soft labels: of the images as they are, and of augmented ones, online from the pool or stored."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from teddy import seeding
 from teddy.config import Config
-from teddy.data.source import Images, Source
-from teddy.distilled import DistilledSet, read_distilled, write_distilled
+from teddy.data.augment import draw_change
+from teddy.data.images import Images, in_order
+from teddy.data.loaders import Loader
+from teddy.data.source import Source
+from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distilled
 from teddy.matching.labels import ensemble
 from teddy.pool.pool import Pool
 from teddy.run import Run
+from teddy.stored_labels import Form, choose_form, record, stored_bytes
 
-FOLDER = "distilled"
+STORED = "stored_labels.safetensors"
 LABELLING_BATCH = 500
 Labeller = Callable[[Tensor], Tensor]
 """Normalised images [B, C, H, W] → soft labels [B, K], in logits."""
@@ -22,10 +30,12 @@ Labeller = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Labelled:
-    """The distilled set, and the ensemble that labels whatever is made of its images."""
+    """The distilled set, the ensemble that labels whatever is made of its images, and the labels stored, if any."""
 
     distilled: DistilledSet
     label: Labeller
+    form: Form | None = None
+    stored: dict[str, Tensor] | None = None
 
 
 def make_labeller(
@@ -45,12 +55,40 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
     settings = config.relabel
     teachers = pool.teachers if settings.teachers == "all" else pool.spread(settings.teachers)
     label = make_labeller([teacher.network for teacher in teachers], settings.average, settings.temperature)
+    loader = Loader(
+        images.to(run.device),
+        source.preprocessing,
+        source.task,
+        batch_size=config.evaluation.training.batch_size,
+        seed=seeding.derive(run.seed, "relabel"),
+        change=partial(draw_change, **settings.augment.model_dump(exclude={"cutmix"})),
+        cutmix_alpha=settings.augment.cutmix,
+        label=label,
+    )
+    form = _form(config, loader) if settings.labels == "stored" else None
     if not run.has(FOLDER):
-        batches = images.pixels.split(LABELLING_BATCH)
-        with run.stage("relabel", f"labels of {len(teachers)} teachers", len(batches)) as stage:
+        with run.stage(
+            "relabel", f"labels of {len(teachers)} teachers", math.ceil(len(images) / LABELLING_BATCH)
+        ) as stage:
             logits = []
-            for pixels in batches:
-                logits.append(label(source.preprocessing.normalise(pixels.to(run.device))).cpu())
+            for part in in_order(images.to(run.device), LABELLING_BATCH):
+                logits.append(label(source.preprocessing.normalise(part.pixels)).cpu())
                 stage.step()
-        write_distilled(run.folder / FOLDER, config, images, torch.cat(logits), source.classes, source.preprocessing)
-    return Labelled(read_distilled(run.folder / FOLDER), label)
+            extra = {STORED: save_tensors(record(loader, form, settings.temperature))} if form else {}
+        write_distilled(
+            run.folder / FOLDER, config, images, torch.cat(logits), source.classes, source.preprocessing, extra=extra
+        )
+    stored = run.read_tensors(f"{FOLDER}/{STORED}") if form else None
+    return Labelled(read_distilled(run.folder / FOLDER), label, form, stored)
+
+
+def _form(config: Config, loader: Loader) -> Form:
+    settings = config.relabel
+    return choose_form(
+        epochs=config.evaluation.training.epochs,
+        top_k=settings.top_k,
+        stored_epochs=settings.stored_epochs,
+        budget_bytes=settings.budget_mb * 1e6 if settings.budget_mb else None,
+        size_of=lambda form: stored_bytes(form, loader),
+        num_classes=loader.task.num_classes,
+    )

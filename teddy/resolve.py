@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from teddy.config import Config, parse_assignment, parse_config, put, read_recipe
-from teddy.data.source import SOURCES, Source
+from teddy.data.source import KINDS, Source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.zoo import check_network
 from teddy.pool.build import new_teacher
 from teddy.recipes import find_recipe, fitting_recipe
-from teddy.run import pick_device
 
 DEFAULT_METHOD = "teddy"
 
@@ -43,7 +42,7 @@ def resolve(
         raise TeddyError("a source and --ipc are needed, as arguments or in the recipe")
     config = parse_config(tree)
     place = Path(config.data.source).expanduser()
-    if config.data.source not in SOURCES and place.exists():
+    if config.data.source not in KINDS and place.exists():
         put(tree, "data.source", str(place.absolute()))  # so that the run folder can be used from anywhere
     return parse_config(tree)
 
@@ -52,7 +51,6 @@ def check(config: Config, source: Source) -> None:
     """Raise on what only the data or the tables can tell."""
     if config.method.name not in METHODS:
         raise unknown("method", config.method.name, METHODS)
-    pick_device(config.device)
     source.require(config.ipc)
     new_teacher(config.pool.network, source.task)
     for network in (config.pool.network, *config.evaluation.networks):

@@ -10,9 +10,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from teddy.config import TrainingSettings
-from teddy.data.loaders import Batch, Resident
+from teddy.data.images import ImageSet, in_order
+from teddy.data.loaders import Batch, Epochs
 from teddy.data.preprocessing import Preprocessing
-from teddy.data.source import Images
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -21,7 +21,7 @@ EVALUATION_BATCH = 1000
 
 def train(
     network: nn.Module,
-    loader: Resident,
+    loader: Epochs,
     loss: Loss,
     optimizer: torch.optim.Optimizer,
     rate: Callable[[float], float],
@@ -59,7 +59,7 @@ def train(
 def train_as(
     settings: TrainingSettings,
     network: nn.Module,
-    loader: Resident,
+    loader: Epochs,
     loss: Loss,
     *,
     stage: Stage,
@@ -130,14 +130,12 @@ def learning_rate(
 
 
 @torch.inference_mode()
-def accuracy(network: nn.Module, images: Images, preprocessing: Preprocessing) -> float:
+def accuracy(network: nn.Module, images: ImageSet, preprocessing: Preprocessing) -> float:
     """Per cent of `images` classified rightly."""
     was_training = network.training
     network.eval()
     right = 0
-    for pixels, labels in zip(
-        images.pixels.split(EVALUATION_BATCH), images.labels.split(EVALUATION_BATCH), strict=True
-    ):
-        right += int((network(preprocessing.normalise(pixels)).argmax(1) == labels).sum())
+    for part in in_order(images, EVALUATION_BATCH):
+        right += int((network(preprocessing.normalise(part.pixels)).argmax(1) == part.labels).sum())
     network.train(was_training)
     return 100 * right / len(images)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from teddy import cli
 from teddy.config import Config, parse_config
-from teddy.data.source import Images, Source
+from teddy.data.source import Images, Source, source_of_tensors
 from teddy.run import Run, new_run
 
 # The whole path on digits in about a second.
@@ -79,4 +79,4 @@ def source() -> Source:
         pixels[labels == 1, :, :, 4:] += 120
         return Images(pixels.to(torch.uint8), labels)
 
-    return Source("two", ("left", "right"), images(12), images(6))
+    return source_of_tensors("two", ("left", "right"), images(12), images(6))

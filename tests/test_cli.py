@@ -12,7 +12,7 @@ from conftest import QUICK_ARGUMENTS
 from PIL import Image
 
 from teddy import __version__, cli
-from teddy.data.source import SOURCES
+from teddy.data.source import KINDS
 from teddy.methods import METHODS
 from teddy.recipes import shipped_recipes
 
@@ -56,7 +56,10 @@ MISTAKES = {
     "an empty source": ([empty, "--ipc", 1], "needs a folder of images for each of two classes or more, found none"),
     "an empty class": ([one_class, "--ipc", 1], "class folder 'dog' holds no images"),
     "a source that is a file": ([text_file, "--ipc", 1], "is a file; give the folder"),
-    "a file that is no image": ([photos_with_text, "--ipc", 1], "bad.png: not readable as an image; mend or remove it"),
+    "a file that is no image": (
+        [photos_with_text, "--ipc", 1],
+        "bad.png: not readable as an image (1 of 13); mend or remove, or go on without by --skip-bad 1",
+    ),
     "too few images": ([photos, "--ipc", 6], "class 'cat' has 5 training images and 6 are needed; lower --ipc to 5"),
     "an unknown method": (["digits", "--ipc", 1, "--method", "tedy"], "unknown method 'tedy'; did you mean 'teddy'?"),
     "an unknown method in a setting": (["digits", "--ipc", 1, "--set", "method.name=tedy"], "unknown method 'tedy'"),
@@ -151,7 +154,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
 
 @pytest.mark.parametrize(
     ("what", "names"),
-    [("methods", METHODS), ("recipes", shipped_recipes()), ("sources", SOURCES), ("models", ["resnet18", "convnet"])],
+    [("methods", METHODS), ("recipes", shipped_recipes()), ("sources", KINDS), ("models", ["resnet18", "convnet"])],
 )
 def test_lists_show_every_name(what: str, names: list[str], teddy: Teddy):
     code, out, _ = teddy("list", what)

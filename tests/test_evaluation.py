@@ -10,7 +10,7 @@ from torch import Tensor
 
 from teddy import evaluation
 from teddy.config import EvaluationSettings, RelabelSettings
-from teddy.data.loaders import Batch, Resident
+from teddy.data.loaders import Batch, Loader
 from teddy.data.source import Source
 from teddy.distilled import DistilledSet
 from teddy.evaluation import ROWS, Score, evaluate_students
@@ -61,9 +61,9 @@ def test_the_table_has_every_row_with_mean_deviation_n_and_ior(labelled: Labelle
 def test_all_rows_but_the_full_data_train_in_the_same_way(
     labelled: Labelled, source: Source, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    seen: list[tuple[object, Resident, object]] = []
+    seen: list[tuple[object, Loader, object]] = []
 
-    def note(training: object, network: torch.nn.Module, loader: Resident, *_: object) -> object:
+    def note(training: object, network: torch.nn.Module, loader: Loader, *_: object) -> object:
         seen.append((training, loader, [parameter.clone() for parameter in network.parameters()]))
         return {"accuracy": 1.0, "curve": [[1, 1.0]]}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from teddy.data.loaders import Batch, Resident
+from teddy.data.loaders import Batch, Loader
 from teddy.data.preprocessing import Preprocessing
-from teddy.data.source import Images, Source
+from teddy.data.source import Images, Source, Task
 from teddy.matching.labels import cross_entropy
 from teddy.progress import Silent
 from teddy.training import accuracy, learning_rate, make_optimizer, train
@@ -58,9 +58,9 @@ class Scalar(nn.Module):
         return self.weight.expand(len(images), 2)
 
 
-def scalar_loader(batches: int) -> Resident:
+def scalar_loader(batches: int) -> Loader:
     images = Images(torch.zeros(batches, 1, 2, 2, dtype=torch.uint8), torch.zeros(batches, dtype=torch.long))
-    return Resident(images, Preprocessing((0.0,), (1.0,)), 2, batch_size=1, seed=0)
+    return Loader(images, Preprocessing((0.0,), (1.0,)), Task(2, 1, 2), batch_size=1, seed=0)
 
 
 def loss(logits: Tensor, batch: Batch) -> Tensor:
@@ -117,7 +117,7 @@ def test_accuracy_counts(source: Source):
 def test_a_small_network_learns_what_can_be_learnt(source: Source):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    loader = Resident(source.train, source.preprocessing, 2, batch_size=8, seed=0)
+    loader = Loader(source.train, source.preprocessing, source.task, batch_size=8, seed=0)
     optimizer = make_optimizer("adamw", network, learning_rate=0.01, weight_decay=0.0, momentum=0.0)
     train(
         network, loader, lambda logits, batch: cross_entropy(logits, batch.targets), optimizer, lambda _: 1.0,

@@ -6,6 +6,7 @@ Shapes: B images, C channels, H × W pixels; K classes.
 
 import math
 import random
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,8 +15,32 @@ from torch.nn import functional as F
 Range = tuple[float, float]
 
 
-def augment(
-    images: Tensor,
+@dataclass(frozen=True)
+class Change:
+    """What happens to each image of a batch: an affine map [B, 2, 3], then a cyclic shift [B, 2] (down, right)."""
+
+    maps: Tensor | None = None
+    offsets: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Mix:
+    """CutMix: the box (top, left, bottom, right) that each image gets from its partner [B]."""
+
+    box: tuple[int, int, int, int]
+    partner: Tensor
+
+
+def augment(images: Tensor, generator: torch.Generator, *, fill: Tensor | None = None, **settings: object) -> Tensor:
+    """Images [B, C, H, W], changed as `draw_change` draws; `fill` [C, 1, 1] (default 0) is what lies outside."""
+    height, width = images.shape[-2:]
+    return apply_change(images, draw_change(len(images), height, width, generator, **settings), fill)  # type: ignore[arg-type]
+
+
+def draw_change(
+    count: int,
+    height: int,
+    width: int,
     generator: torch.Generator,
     *,
     crop: Range | None = None,
@@ -26,20 +51,26 @@ def augment(
     flip: float = 0.0,
     roll: int = 0,
     shared: bool = False,
-    fill: Tensor | None = None,
-) -> Tensor:
-    """Images [B, C, H, W], changed at random; `fill` [C, 1, 1] (default 0) is what lies outside of them."""
-    height, width = images.shape[-2:]
-    draws = 1 if shared else len(images)
+) -> Change:
+    """A change for each of `count` images, or one that they share."""
+    draws = 1 if shared else count
+    maps = offsets = None
     if crop or scale or rotate or shift or flip:
+        shifts = (2 * shift / width, 2 * shift / height)
         maps = affine_maps(
-            draws, generator, crop=crop, ratio=ratio, scale=scale, rotate=rotate,
-            shift=(2 * shift / width, 2 * shift / height), flip=flip,
-        )  # fmt: skip
-        images = resample(images, maps.to(images.device).expand(len(images), 2, 3), fill)
+            draws, generator, crop=crop, ratio=ratio, scale=scale, rotate=rotate, shift=shifts, flip=flip
+        ).expand(count, 2, 3)
     if roll:
-        offsets = torch.randint(-roll, roll + 1, (draws, 2), generator=generator)
-        images = roll_each(images, offsets.to(images.device).expand(len(images), 2))
+        offsets = torch.randint(-roll, roll + 1, (draws, 2), generator=generator).expand(count, 2)
+    return Change(maps, offsets)
+
+
+def apply_change(images: Tensor, change: Change, fill: Tensor | None = None) -> Tensor:
+    """The images, each changed in its way."""
+    if change.maps is not None:
+        images = resample(images, change.maps.to(images.device), fill)
+    if change.offsets is not None:
+        images = roll_each(images, change.offsets.to(images.device))
     return images
 
 
@@ -106,23 +137,30 @@ def roll_each(images: Tensor, offsets: Tensor) -> Tensor:
     return images[every[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def cutmix(images: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """CutMix: one box for the batch, a partner for each image; targets [B, K] mix by the area the box has."""
-    height, width = images.shape[-2:]
+def draw_mix(count: int, height: int, width: int, alpha: float, generator: torch.Generator) -> Mix:
+    """One box for the batch, with an area drawn from Beta(α, α) and cut to the image, and a partner for each image."""
     # torch's own Beta distribution takes no generator.
     beta = random.Random(int(torch.randint(2**62, (1,), generator=generator))).betavariate(alpha, alpha)
     side = math.sqrt(1 - beta)
-    box_height, box_width = round(side * height), round(side * width)
     middle = torch.rand(2, generator=generator)
-    top = min(max(int(middle[0] * height) - box_height // 2, 0), height)
-    left = min(max(int(middle[1] * width) - box_width // 2, 0), width)
-    bottom = min(max(int(middle[0] * height) - box_height // 2 + box_height, 0), height)
-    right = min(max(int(middle[1] * width) - box_width // 2 + box_width, 0), width)
-    partner = torch.randperm(len(images), generator=generator).to(images.device)
+    top, bottom = _span(float(middle[0]), round(side * height), height)
+    left, right = _span(float(middle[1]), round(side * width), width)
+    return Mix((top, left, bottom, right), torch.randperm(count, generator=generator))
+
+
+def apply_mix(images: Tensor, targets: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
+    """Images with their partners' boxes; targets [B, K] mix by the area that the box really has."""
+    top, left, bottom, right = mix.box
+    partner = mix.partner.to(images.device)
     mixed = images.clone()
     mixed[:, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
-    kept = 1 - (bottom - top) * (right - left) / (height * width)
+    kept = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])
     return mixed, kept * targets + (1 - kept) * targets[partner]
+
+
+def _span(middle: float, length: int, size: int) -> tuple[int, int]:
+    start = int(middle * size) - length // 2
+    return max(start, 0), min(start + length, size)
 
 
 def _between(draw: Tensor, bounds: Range) -> Tensor:

@@ -36,12 +36,20 @@ class Preprocessing:
 
 
 def measure(pixels: Tensor) -> Preprocessing:
-    """Mean and deviation of uint8 images [N, C, H, W]; a channel without contrast counts as deviation 1."""
-    # Exact integer sums: no float error, and no float copy of the data.
+    """Mean and deviation of uint8 images [N, C, H, W]."""
+    return from_histogram(histogram(pixels))
+
+
+def histogram(pixels: Tensor) -> Tensor:
+    """How often each level occurs in each channel [C, 256]: exact, and without a float copy of the data."""
     channels = range(pixels.shape[1])
-    counts = torch.stack([torch.bincount(pixels[:, c].flatten(), minlength=256) for c in channels]).double()
-    share = counts / counts.sum(1, keepdim=True)
-    levels = torch.arange(256, device=pixels.device).double() / 255
+    return torch.stack([torch.bincount(pixels[:, channel].flatten(), minlength=256) for channel in channels])
+
+
+def from_histogram(counts: Tensor) -> Preprocessing:
+    """Mean and deviation of what was counted; a channel without contrast counts as deviation 1."""
+    share = counts.double() / counts.sum(1, keepdim=True)
+    levels = torch.arange(256, device=counts.device).double() / 255
     mean = share @ levels
     variance = share @ levels**2 - mean**2
     std = torch.where(variance > 1e-8, variance.clamp(min=0).sqrt(), torch.ones_like(variance))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from teddy.data.images import ImageSet, in_order
 from teddy.data.preprocessing import Preprocessing
-from teddy.data.source import Images
 from teddy.matching.statistics import class_sums, forward_recording, pooled
 from teddy.models.zoo import classifier, normalisation_layers
 
@@ -62,15 +62,16 @@ def recorded_layers(network: nn.Module) -> list[nn.Module]:
 
 @torch.no_grad()
 def measure_class_means(
-    network: nn.Module, images: Images, preprocessing: Preprocessing, num_classes: int
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, num_classes: int
 ) -> tuple[Tensor, ...]:
     """Means [K, D] of the real images' features by class, at every recorded layer, in one pass over the data."""
     layers = recorded_layers(network)
     sums: list[Tensor] = []
-    counts = torch.zeros(num_classes, device=images.labels.device)
-    for pixels, labels in zip(images.pixels.split(MEASURING_BATCH), images.labels.split(MEASURING_BATCH), strict=True):
-        _, inputs = forward_recording(network, layers, preprocessing.normalise(pixels))
-        batch = [class_sums(pooled(features), labels, num_classes) for features in inputs]
-        counts += batch[0][1]
+    counts: Tensor | None = None
+    for part in in_order(images, MEASURING_BATCH):
+        _, inputs = forward_recording(network, layers, preprocessing.normalise(part.pixels))
+        batch = [class_sums(pooled(features), part.labels, num_classes) for features in inputs]
+        counts = batch[0][1] if counts is None else counts + batch[0][1]
         sums = [total + part for total, (part, _) in zip(sums, batch, strict=True)] if sums else [s for s, _ in batch]
+    assert counts is not None
     return tuple(total / counts.clamp(min=1)[:, None] for total in sums)

@@ -7,8 +7,8 @@ from torch import nn
 
 from teddy import seeding
 from teddy.config import PoolSettings
-from teddy.data.augment import augment
-from teddy.data.loaders import Resident
+from teddy.data.augment import draw_change
+from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.matching.labels import cross_entropy
 from teddy.pool.pool import measure_class_means
@@ -30,13 +30,13 @@ def train_pool(settings: PoolSettings, source: Source, run: Run, new_network: Ca
             score = round(accuracy(network, test, source.preprocessing), 3)
             members.append({"name": name, "epoch": epoch, "accuracy": score})
 
-    loader = Resident(
+    loader = Loader(
         real,
         source.preprocessing,
-        len(source.classes),
+        source.task,
         batch_size=training.batch_size,
         seed=seeding.derive(run.seed, "pool", "order"),
-        change=partial(augment, **training.augment.model_dump()),
+        change=partial(draw_change, **training.augment.model_dump()),
     )
     steps = settings.last_epoch * loader.batches_per_epoch
     with seeding.seeded(run.seed, "pool", "network"), run.stage("pool", f"pool: {settings.network}", steps) as stage:
@@ -51,4 +51,4 @@ def train_pool(settings: PoolSettings, source: Source, run: Run, new_network: Ca
             last_epoch=settings.last_epoch,
             after_epoch=cache,
         )
-    write_index(run, settings.network, settings.generation, members)
+    write_index(run, settings.network, settings.generation, source.classes, members)

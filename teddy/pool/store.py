@@ -26,9 +26,10 @@ def write_teacher(run: Run, name: str, network: nn.Module, class_means: Sequence
     run.write_tensors(f"pool/{name}.safetensors", network.state_dict() | means)
 
 
-def write_index(run: Run, network: str, generation: str, members: Sequence[Member]) -> None:
-    """The pool is complete."""
-    run.write_json(INDEX, {"network": network, "generation": generation, "members": list(members)})
+def write_index(run: Run, network: str, generation: str, classes: Sequence[str], members: Sequence[Member]) -> None:
+    """The pool is complete; `classes` are in the order in which its teachers know them."""
+    index = {"network": network, "generation": generation, "classes": list(classes), "members": list(members)}
+    run.write_json(INDEX, index)
 
 
 def read_members(run: Run) -> list[Member]:

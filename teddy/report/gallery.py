@@ -24,8 +24,10 @@ def strips(pixels: Tensor, labels: Tensor, classes: tuple[str, ...]) -> list[tup
 def contact_sheet(pixels: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """uint8 [C, H, W]: a row per class, or one row of all where each class has one image."""
     rows = [side_by_side(pixels[labels == label][:MOST_IMAGES]) for label in range(min(num_classes, MOST_CLASSES))]
-    one_each = all(row.shape == rows[0].shape for row in rows) and len(pixels) == num_classes
-    return torch.cat(rows, dim=2 if one_each and num_classes <= MOST_IMAGES else 1)
+    if len(pixels) == num_classes <= MOST_IMAGES:
+        return torch.cat(rows, dim=2)
+    widest = max(row.shape[2] for row in rows)
+    return torch.cat([F.pad(row, (0, widest - row.shape[2]), value=255) for row in rows], dim=1)
 
 
 def side_by_side(pixels: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ def side_by_side(pixels: Tensor) -> Tensor:
     factor = max(-(-CELL // pixels.shape[-1]), 1)
     large = pixels.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     framed = F.pad(large, (2, 2, 2, 2), value=255)
-    return torch.cat(list(framed), dim=2)
+    return torch.cat(list(framed), dim=2) if len(framed) else framed.new_zeros(framed.shape[1], framed.shape[2], 0)
 
 
 def data_address(png: bytes) -> str:

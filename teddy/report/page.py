@@ -6,12 +6,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from teddy.config import Config
-from teddy.distilled import encode_png, read_distilled
+from teddy.distilled import FOLDER, encode_png, read_distilled
 from teddy.errors import TeddyError
 from teddy.evaluation import RESULTS, Results
 from teddy.pool.store import read_members
 from teddy.progress import read_metrics
-from teddy.relabel import FOLDER
 from teddy.report import gallery, plots
 from teddy.report.table import result_lines
 from teddy.run import CONFIG, Run, versions

@@ -8,13 +8,17 @@ from torch.nn import functional as F
 
 from teddy import seeding
 from teddy.config import AugmentSettings
-from teddy.data.augment import affine_maps, augment, crop_sides, cutmix, resample, roll_each
+from teddy.data.augment import affine_maps, apply_mix, augment, crop_sides, draw_mix, resample, roll_each
 
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def stream(number: int = 0) -> torch.Generator:
     return seeding.stream(0, "test", number)
+
+
+def cutmix(images: torch.Tensor, targets: torch.Tensor, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    return apply_mix(images, targets, draw_mix(len(images), *images.shape[-2:], 1.0, stream(number)))
 
 
 def box_map(left: float, top: float, right: float, bottom: float) -> torch.Tensor:
@@ -121,7 +125,7 @@ def test_cutmix_labels_are_the_shares_of_the_pixels():
     targets = torch.eye(6)
     seen = set()
     for number in range(200):
-        mixed, labels = cutmix(images, targets, 1.0, stream(number))
+        mixed, labels = cutmix(images, targets, number)
         for image, label in zip(mixed, labels, strict=True):
             counted = torch.bincount(image.flatten().long(), minlength=6) / 64
             torch.testing.assert_close(label, counted)
@@ -132,12 +136,12 @@ def test_cutmix_labels_are_the_shares_of_the_pixels():
 
 def test_cutmix_leaves_its_inputs_alone():
     before = IMAGES.clone()
-    cutmix(IMAGES, torch.eye(6), 1.0, stream())
+    cutmix(IMAGES, torch.eye(6))
     assert torch.equal(before, IMAGES)
 
 
 def test_cutmix_boxes_average_half_of_the_image_before_they_are_cut_off():
     blank = torch.zeros(6, 1, 32, 32)
-    kept = [float(cutmix(blank, torch.eye(6), 1.0, stream(number))[1].diagonal().min()) for number in range(400)]
+    kept = [float(cutmix(blank, torch.eye(6), number)[1].diagonal().min()) for number in range(400)]
     # λ ~ U(0, 1) keeps ½ on average; boxes that stick out of the image keep more.
     assert 0.55 < sum(kept) / len(kept) < 0.75

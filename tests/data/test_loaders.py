@@ -1,8 +1,9 @@
 import torch
 
-from teddy.data.loaders import Resident
+from teddy.data.augment import Change
+from teddy.data.loaders import Loader
 from teddy.data.preprocessing import Preprocessing
-from teddy.data.source import Images, Source
+from teddy.data.source import Images, Source, Task
 
 
 def numbered(count: int) -> Images:
@@ -11,20 +12,22 @@ def numbered(count: int) -> Images:
     return Images(pixels, torch.arange(count) % 3)
 
 
-def loader(count: int = 10, batch_size: int = 4, seed: int = 0, **options: object) -> Resident:
-    return Resident(numbered(count), Preprocessing((0.0,), (1 / 255,)), 3, batch_size=batch_size, seed=seed, **options)
+def loader(count: int = 10, batch_size: int = 4, seed: int = 0, **options: object) -> Loader:
+    return Loader(
+        numbered(count), Preprocessing((0.0,), (1 / 255,)), Task(3, 1, 4), batch_size=batch_size, seed=seed, **options
+    )
 
 
-def order(resident: Resident, epoch: int) -> list[int]:
-    return [round(float(image[0, 0, 0])) for batch in resident.epoch(epoch) for image in batch.images]
+def order(loaded: Loader, epoch: int) -> list[int]:
+    return [round(float(image[0, 0, 0])) for batch in loaded.epoch(epoch) for image in batch.images]
 
 
 def test_an_epoch_shows_every_image_once_in_an_order_of_its_own():
-    resident = loader()
-    assert sorted(order(resident, 0)) == list(range(10))
-    assert order(resident, 0) == order(resident, 0)
-    assert order(resident, 0) != order(resident, 1)
-    assert order(resident, 0) != order(loader(seed=1), 0)
+    loaded = loader()
+    assert sorted(order(loaded, 0)) == list(range(10))
+    assert order(loaded, 0) == order(loaded, 0)
+    assert order(loaded, 0) != order(loaded, 1)
+    assert order(loaded, 0) != order(loader(seed=1), 0)
 
 
 def test_batches_are_of_even_size():
@@ -39,16 +42,21 @@ def test_targets_follow_their_images():
 
 
 def test_soft_labels_are_of_the_images_as_augmented():
-    def change(images: torch.Tensor, generator: torch.Generator, *, fill: torch.Tensor) -> torch.Tensor:
+    def one_down(count: int, height: int, width: int, generator: torch.Generator) -> Change:
         del generator
-        assert fill.item() == 0  # black, normalised
-        return images + 100
+        assert (height, width) == (4, 4)
+        return Change(offsets=torch.tensor([[1, 0]]).expand(count, 2))
 
-    resident = loader(change=change, label=lambda images: images.flatten(1)[:, :3])
-    for batch in resident.epoch(0):
+    marked = numbered(10)
+    marked.pixels[:, :, 0] = 200  # the first row of pixels, which moves to the second
+    labelled = Loader(
+        marked, Preprocessing((0.0,), (1 / 255,)), Task(3, 1, 4), batch_size=4, seed=0,
+        change=one_down, label=lambda images: images[:, 0, :3, 0],
+    )  # fmt: skip
+    for batch in labelled.epoch(0):
         assert batch.teacher_logits is not None
-        assert torch.equal(batch.teacher_logits[:, 0], batch.images[:, 0, 0, 0])
-        assert batch.images.min() >= 100
+        torch.testing.assert_close(batch.images[:, 0, 1], torch.full((len(batch.images), 4), 200.0))
+        assert torch.equal(batch.teacher_logits, batch.images[:, 0, :3, 0])
 
 
 def test_a_draw_has_so_many_different_images_of_each_class(source: Source):

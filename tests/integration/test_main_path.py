@@ -109,7 +109,7 @@ def test_labels_are_the_pools_mean(outcome: teddy.Outcome):
         members = run.read_json("pool/pool.json")["members"]
         assert [member["epoch"] for member in members] == [1, 2, 3]
         for member in members:
-            network = build_network("convnet-d1-w4-bn", open_source("digits", None, 0.2).task).eval()
+            network = build_network("convnet-d1-w4-bn", open_source("digits").task).eval()
             weights = run.read_tensors(f"pool/{member['name']}.safetensors")
             network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("class_means")})
             with torch.no_grad():

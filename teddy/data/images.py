@@ -1,0 +1,61 @@
+"""Images as the rest of the program sees them: on the device, or streamed to it; the same rows in the same order.
+
+Shapes: N images, C channels, S × S pixels.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pixels uint8 [N, C, S, S] with their labels int64 [N], all in memory: the resident form."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, rows: Tensor) -> "Images":
+        return Images(self.pixels[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> "Images":
+        """The same on another device."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def batches(self, parts: Iterable[Tensor]) -> Iterator["Images"]:
+        """One batch for each of `parts`, which are row numbers."""
+        return (self[rows.to(self.pixels.device)] for rows in parts)
+
+    def take(self, rows: Tensor) -> "Images":
+        """Some of them."""
+        return self[rows.to(self.pixels.device)]
+
+
+class ImageSet(Protocol):
+    """Images in either form. `labels` are always in memory."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 [N]."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device) -> "ImageSet":
+        """The same set, its batches on `device`."""
+
+    def batches(self, parts: Iterable[Tensor]) -> Iterator[Images]:
+        """One batch for each of `parts`, which are row numbers."""
+
+    def take(self, rows: Tensor) -> Images:
+        """Some of them, in memory."""
+
+
+def in_order(images: ImageSet, batch_size: int) -> Iterator[Images]:
+    """All images, batch by batch."""
+    return images.batches(torch.arange(len(images)).split(batch_size))

@@ -1,0 +1,178 @@
+"""Soft labels that are stored, with the augmentations that go with them, so that students need no teachers.
+
+The file is plain safetensors. Shapes: P epochs, N images, B batches an epoch, K classes, k of them kept.
+
+    order     int32   [P, N]        rows of the set as they are shown, cut evenly into B batches
+    maps      float16 [P, N, 2, 3]  affine maps from result to image, both from −1 to 1, as affine_grid takes them
+    offsets   int16   [P, N, 2]     cyclic shifts in pixels, down and right; after the maps
+    boxes     int16   [P, B, 4]     CutMix: top, left, bottom, right; after the shifts
+    partners  int32   [P, N]        CutMix: which image of the batch the box comes from
+    logits    float16 [P, N, K]     or, for top-k:
+    values    float16 [P, N, k]     the largest logits,
+    indices   uint8 or int16 [P, N, k]  their classes,
+    rest      float16 [P, N]        and the logit at which the other classes' probability is spread evenly
+
+`maps`, `offsets`, `boxes` and `partners` are there if they are used. Epoch e of training replays epoch e mod P.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from teddy.data.augment import Change, Mix
+from teddy.data.images import ImageSet
+from teddy.data.loaders import Batch, Draw, Loader, augmented
+from teddy.data.preprocessing import Preprocessing
+from teddy.data.source import Task
+
+FEWEST_KEPT = 3  # classes that a budget leaves of a label, before it takes away epochs
+
+
+@dataclass(frozen=True)
+class Form:
+    """How labels are stored: `epochs` of them, of all classes or the `top_k` largest."""
+
+    epochs: int
+    top_k: int | None = None
+
+
+def choose_form(
+    *,
+    epochs: int,
+    top_k: int | None,
+    stored_epochs: int | None,
+    budget_bytes: float | None,
+    size_of: Callable[[Form], int],
+    num_classes: int,
+) -> Form:
+    """The form asked for, cut down until `size_of` it fits the budget: classes first, then epochs; one is left."""
+    form = Form(min(stored_epochs or epochs, epochs), top_k if top_k and top_k < num_classes else None)
+    if budget_bytes is None or size_of(form) <= budget_bytes:
+        return form
+    fewest = min(FEWEST_KEPT, form.top_k or num_classes)
+    for kept in range((form.top_k or num_classes) - 1, fewest - 1, -1):
+        smaller = Form(form.epochs, kept)
+        if size_of(smaller) <= budget_bytes:
+            return smaller
+    one = size_of(Form(1, fewest))
+    return Form(max(min(int(budget_bytes // one), form.epochs), 1), fewest)
+
+
+def stored_bytes(form: Form, loader: Loader) -> int:
+    """What labels of that form take, without the file's header."""
+    (first, *_), images = loader.draws(0), len(loader.images)
+    per_image = (
+        4 + 12 * (first.change.maps is not None) + 4 * (first.change.offsets is not None) + 4 * (first.mix is not None)
+    )
+    num_classes = loader.task.num_classes
+    per_label = 2 * num_classes if form.top_k is None else form.top_k * (2 + _index_type(num_classes).itemsize) + 2
+    per_batch = 8 if first.mix else 0
+    return form.epochs * (images * (per_image + per_label) + loader.batches_per_epoch * per_batch)
+
+
+def record(loader: Loader, form: Form, temperature: float) -> dict[str, Tensor]:
+    """The tensors of the file: `loader`'s epochs, labelled by its labeller."""
+    assert loader.label is not None
+    epochs: list[dict[str, Tensor]] = []
+    for number in range(form.epochs):
+        draws = [_as_stored(draw) for draw in loader.draws(number)]
+        parts = loader.images.batches([draw.rows for draw in draws])
+        logits = [
+            loader.label(augmented(part, draw, loader.preprocessing, loader.task.num_classes)[0]).cpu()
+            for part, draw in zip(parts, draws, strict=True)
+        ]
+        epochs.append(_pack(draws) | compress(torch.cat(logits), form.top_k, temperature))
+    return {name: torch.stack([epoch[name] for epoch in epochs]) for name in epochs[0]}
+
+
+class Replay:
+    """Training on stored labels; has the interface of `Epochs`."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        preprocessing: Preprocessing,
+        task: Task,
+        tensors: dict[str, Tensor],
+        batches_per_epoch: int,
+    ) -> None:
+        self.images = images
+        self.preprocessing = preprocessing
+        self.task = task
+        self.tensors = tensors
+        self.batches_per_epoch = batches_per_epoch
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch, as they were recorded."""
+        stored = {name: tensor[number % len(tensor)] for name, tensor in self.tensors.items()}
+        draws = _unpack(stored, self.batches_per_epoch)
+        labels = expand(stored, self.task.num_classes).tensor_split(self.batches_per_epoch)
+        parts = self.images.batches([draw.rows for draw in draws])
+        for part, draw, logits in zip(parts, draws, labels, strict=True):
+            images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
+            yield Batch(images, targets, logits.to(images.device))
+
+
+def compress(logits: Tensor, top_k: int | None, temperature: float) -> dict[str, Tensor]:
+    """Labels [N, K] as they are stored. What the k largest leave of the probability at `temperature` goes evenly to the
+    other classes."""
+    if top_k is None:
+        return {"logits": logits.half()}
+    values, indices = logits.topk(top_k, dim=1)
+    others = logits.scatter(1, indices, -math.inf)
+    rest = temperature * (torch.logsumexp(others / temperature, dim=1) - math.log(logits.shape[1] - top_k))
+    return {"values": values.half(), "indices": indices.to(_index_type(logits.shape[1])), "rest": rest.half()}
+
+
+def expand(stored: dict[str, Tensor], num_classes: int) -> Tensor:
+    """Labels [N, K] from what `compress` made."""
+    if "logits" in stored:
+        return stored["logits"].float()
+    full = stored["rest"].float()[:, None].repeat(1, num_classes)
+    return full.scatter(1, stored["indices"].long(), stored["values"].float())
+
+
+def _as_stored(draw: Draw) -> Draw:
+    """In half precision already when it is labelled: the label is of the image that will be seen."""
+    maps = draw.change.maps.half().float() if draw.change.maps is not None else None
+    return Draw(draw.rows, Change(maps, draw.change.offsets), draw.mix)
+
+
+def _pack(draws: list[Draw]) -> dict[str, Tensor]:
+    packed = {"order": torch.cat([draw.rows for draw in draws]).int()}
+    maps = [draw.change.maps for draw in draws if draw.change.maps is not None]
+    offsets = [draw.change.offsets for draw in draws if draw.change.offsets is not None]
+    mixes = [draw.mix for draw in draws if draw.mix is not None]
+    if maps:
+        packed["maps"] = torch.cat(maps).half()
+    if offsets:
+        packed["offsets"] = torch.cat(offsets).short()
+    if mixes:
+        packed["boxes"] = torch.tensor([mix.box for mix in mixes], dtype=torch.int16)
+        packed["partners"] = torch.cat([mix.partner for mix in mixes]).int()
+    return packed
+
+
+def _unpack(stored: dict[str, Tensor], batches: int) -> list[Draw]:
+    def cut(name: str) -> list[Tensor | None]:
+        return list(stored[name].tensor_split(batches)) if name in stored else [None] * batches
+
+    draws = []
+    for place, (rows, maps, offsets, partner) in enumerate(
+        zip(cut("order"), cut("maps"), cut("offsets"), cut("partners"), strict=True)
+    ):
+        assert rows is not None
+        mix = None
+        if partner is not None:
+            top, left, bottom, right = stored["boxes"][place].tolist()
+            mix = Mix((top, left, bottom, right), partner.long())
+        change = Change(maps.float() if maps is not None else None, offsets.long() if offsets is not None else None)
+        draws.append(Draw(rows.long(), change, mix))
+    return draws
+
+
+def _index_type(num_classes: int) -> torch.dtype:
+    return torch.uint8 if num_classes <= 256 else torch.int16
