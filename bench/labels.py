@@ -19,15 +19,14 @@ from rich.console import Console
 import teddy
 from teddy.config import Config
 from teddy.evaluation import ROWS, Score
-from teddy.relabel import STORED
 from teddy.resolve import resolve
+from teddy.stored_labels import FILE as STORED
 
 FORMS: dict[str, dict[str, Any]] = {
     "online from the pool": {},
     "stored, all classes, fp16": {"relabel.labels": "stored"},
     "stored, 5 largest classes": {"relabel.labels": "stored", "relabel.top_k": 5},
     "stored, 3 largest classes": {"relabel.labels": "stored", "relabel.top_k": 3},
-    "stored, a third of the epochs": {"relabel.labels": "stored", "relabel.stored_epochs": "E/3"},
     "stored, a tenth of the epochs": {"relabel.labels": "stored", "relabel.stored_epochs": "E/10"},
     "stored, 3 classes, a tenth": {"relabel.labels": "stored", "relabel.top_k": 3, "relabel.stored_epochs": "E/10"},
     "stored, one epoch": {"relabel.labels": "stored", "relabel.stored_epochs": 1},

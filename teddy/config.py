@@ -198,7 +198,7 @@ class RelabelSettings(Settings):
     )
     stored_epochs: Count | None = Field(None, description="stored: so many epochs, used again in turn; null is all")
     budget_mb: Positive | None = Field(
-        None, description="stored: what does not fit is cut down, top_k first, then epochs"
+        None, description="stored: what does not fit is cut down, epochs first, then classes"
     )
     augment: MixedAugmentSettings = MixedAugmentSettings(crop=(0.08, 1.0), flip=0.5)
 

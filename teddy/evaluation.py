@@ -154,7 +154,7 @@ def _loader(
     # The control's labels are stored in the same form.
     stored = labelled.stored if row.images == "distilled" else record(loader, labelled.form, relabel.temperature)
     assert stored is not None
-    return Replay(loader.images, loader.preprocessing, loader.task, stored, loader.batches_per_epoch)
+    return Replay(loader.images, loader.preprocessing, loader.task, stored)
 
 
 def _train_student(

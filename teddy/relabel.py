@@ -20,9 +20,9 @@ from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distille
 from teddy.matching.labels import ensemble
 from teddy.pool.pool import Pool
 from teddy.run import Run
+from teddy.stored_labels import FILE as STORED
 from teddy.stored_labels import Form, choose_form, record, stored_bytes
 
-STORED = "stored_labels.safetensors"
 LABELLING_BATCH = 500
 Labeller = Callable[[Tensor], Tensor]
 """Normalised images [B, C, H, W] → soft labels [B, K], in logits."""
@@ -78,8 +78,8 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
         write_distilled(
             run.folder / FOLDER, config, images, torch.cat(logits), source.classes, source.preprocessing, extra=extra
         )
-    stored = run.read_tensors(f"{FOLDER}/{STORED}") if form else None
-    return Labelled(read_distilled(run.folder / FOLDER), label, form, stored)
+    distilled = read_distilled(run.folder / FOLDER)
+    return Labelled(distilled, label, form, distilled.stored)
 
 
 def _form(config: Config, loader: Loader) -> Form:

@@ -2,6 +2,7 @@
 
 The file is plain safetensors. Shapes: P epochs, N images, B batches an epoch, K classes, k of them kept.
 
+    batches   int32   [1]           B
     order     int32   [P, N]        rows of the set as they are shown, cut evenly into B batches
     maps      float16 [P, N, 2, 3]  affine maps from result to image, both from −1 to 1, as affine_grid takes them
     offsets   int16   [P, N, 2]     cyclic shifts in pixels, down and right; after the maps
@@ -18,8 +19,10 @@ The file is plain safetensors. Shapes: P epochs, N images, B batches an epoch, K
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
+from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from teddy.data.augment import Change, Mix
@@ -28,7 +31,8 @@ from teddy.data.loaders import Batch, Draw, Loader, augmented
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Task
 
-FEWEST_KEPT = 3  # classes that a budget leaves of a label, before it takes away epochs
+FILE = "stored_labels.safetensors"
+FEWEST_KEPT = 3  # classes that a budget leaves of a label
 
 
 @dataclass(frozen=True)
@@ -48,17 +52,21 @@ def choose_form(
     size_of: Callable[[Form], int],
     num_classes: int,
 ) -> Form:
-    """The form asked for, cut down until `size_of` it fits the budget: classes first, then epochs; one is left."""
+    """The form asked for, cut down until `size_of` it fits the budget.
+
+    Epochs go first, down to a tenth of the students': that costs least for what it saves (docs/RESULTS.md). Then
+    classes, then epochs again; one epoch is always left.
+    """
     form = Form(min(stored_epochs or epochs, epochs), top_k if top_k and top_k < num_classes else None)
     if budget_bytes is None or size_of(form) <= budget_bytes:
         return form
-    fewest = min(FEWEST_KEPT, form.top_k or num_classes)
-    for kept in range((form.top_k or num_classes) - 1, fewest - 1, -1):
-        smaller = Form(form.epochs, kept)
-        if size_of(smaller) <= budget_bytes:
-            return smaller
-    one = size_of(Form(1, fewest))
-    return Form(max(min(int(budget_bytes // one), form.epochs), 1), fewest)
+    fewest_epochs = min(max(epochs // 10, 1), form.epochs)
+    fewest_kept = min(FEWEST_KEPT, form.top_k or num_classes)
+    fewer_epochs = (Form(number, form.top_k) for number in range(form.epochs - 1, fewest_epochs - 1, -1))
+    fewer_classes = (Form(fewest_epochs, kept) for kept in range((form.top_k or num_classes) - 1, fewest_kept - 1, -1))
+    fewest = (Form(number, fewest_kept) for number in range(fewest_epochs - 1, 0, -1))
+    fitting = (smaller for smaller in chain(fewer_epochs, fewer_classes, fewest) if size_of(smaller) <= budget_bytes)
+    return next(fitting, Form(1, fewest_kept))
 
 
 def stored_bytes(form: Form, loader: Loader) -> int:
@@ -70,7 +78,7 @@ def stored_bytes(form: Form, loader: Loader) -> int:
     num_classes = loader.task.num_classes
     per_label = 2 * num_classes if form.top_k is None else form.top_k * (2 + _index_type(num_classes).itemsize) + 2
     per_batch = 8 if first.mix else 0
-    return form.epochs * (images * (per_image + per_label) + loader.batches_per_epoch * per_batch)
+    return 4 + form.epochs * (images * (per_image + per_label) + loader.batches_per_epoch * per_batch)
 
 
 def record(loader: Loader, form: Form, temperature: float) -> dict[str, Tensor]:
@@ -85,35 +93,87 @@ def record(loader: Loader, form: Form, temperature: float) -> dict[str, Tensor]:
             for part, draw in zip(parts, draws, strict=True)
         ]
         epochs.append(_pack(draws) | compress(torch.cat(logits), form.top_k, temperature))
-    return {name: torch.stack([epoch[name] for epoch in epochs]) for name in epochs[0]}
+    stacked = {name: torch.stack([epoch[name] for epoch in epochs]) for name in epochs[0]}
+    return {"batches": torch.tensor([loader.batches_per_epoch], dtype=torch.int32), **stacked}
 
 
 class Replay:
     """Training on stored labels; has the interface of `Epochs`."""
 
-    def __init__(
-        self,
-        images: ImageSet,
-        preprocessing: Preprocessing,
-        task: Task,
-        tensors: dict[str, Tensor],
-        batches_per_epoch: int,
-    ) -> None:
+    def __init__(self, images: ImageSet, preprocessing: Preprocessing, task: Task, tensors: dict[str, Tensor]) -> None:
         self.images = images
         self.preprocessing = preprocessing
         self.task = task
-        self.tensors = tensors
-        self.batches_per_epoch = batches_per_epoch
+        self.batches_per_epoch = int(tensors["batches"])
+        self._epochs = {name: tensor for name, tensor in tensors.items() if name != "batches"}
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch, as they were recorded."""
-        stored = {name: tensor[number % len(tensor)] for name, tensor in self.tensors.items()}
+        stored = {name: tensor[number % len(tensor)] for name, tensor in self._epochs.items()}
         draws = _unpack(stored, self.batches_per_epoch)
         labels = expand(stored, self.task.num_classes).tensor_split(self.batches_per_epoch)
         parts = self.images.batches([draw.rows for draw in draws])
         for part, draw, logits in zip(parts, draws, labels, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
             yield Batch(images, targets, logits.to(images.device))
+
+
+def read_stored(content: bytes, num_images: int, task: Task) -> dict[str, Tensor]:
+    """The tensors of a file that may come from a stranger; ValueError says what is wrong with it."""
+    try:
+        tensors = load_tensors(content)
+    except Exception:  # whatever the library makes of such bytes, it is the file that is wrong
+        raise ValueError("not readable as safetensors") from None
+    for name, holds in _expectations(tensors, num_images, task).items():
+        if not holds:
+            raise ValueError(f"'{name}' is not what {num_images} images and {task.num_classes} classes need")
+    return tensors
+
+
+def _expectations(tensors: dict[str, Tensor], num_images: int, task: Task) -> dict[str, bool]:
+    """Name → whether the tensor of that name, or its absence, is right."""
+    order, batches = tensors.get("order"), tensors.get("batches")
+    if batches is None or batches.shape != (1,) or batches.dtype != torch.int32 or not 1 <= int(batches) <= num_images:
+        return {"batches": False}
+    if order is None or order.dim() != 2 or not len(order):
+        return {"order": False}
+    epochs, parts, size, classes = len(order), int(batches), task.image_size, task.num_classes
+    kept = tensors["values"].shape[-1] if "values" in tensors and tensors["values"].dim() else 0
+    each = (epochs, num_images)
+    expected = {
+        "batches": (torch.int32, (1,)),
+        "order": (torch.int32, each),
+        "maps": (torch.float16, (*each, 2, 3)),
+        "offsets": (torch.int16, (*each, 2)),
+        "boxes": (torch.int16, (epochs, parts, 4)),
+        "partners": (torch.int32, each),
+        "logits": (torch.float16, (*each, classes)),
+        "values": (torch.float16, (*each, kept)),
+        "indices": (_index_type(classes), (*each, kept)),
+        "rest": (torch.float16, each),
+    }
+    forms = ({"logits"}, {"values", "indices", "rest"})
+    present = set(tensors)
+    if not present <= set(expected) or present & (forms[0] | forms[1]) not in forms or not kept < classes:
+        return {"logits": False}
+    if ("boxes" in present) != ("partners" in present):
+        return {"boxes": False}
+    fits = {name: (tensors[name].dtype, tuple(tensors[name].shape)) == expected[name] for name in present}
+    if not all(fits.values()):
+        return fits
+    every = torch.arange(num_images, dtype=torch.int32)
+    fits["order"] = bool((order.sort(1).values == every).all())
+    for name in present & {"maps", "logits", "values", "rest"}:
+        fits[name] = bool(tensors[name].isfinite().all())
+    if "indices" in present:
+        fits["indices"] = bool((tensors["indices"] >= 0).all() and (tensors["indices"] < classes).all())
+    if "boxes" in present:
+        (top, left, bottom, right), partners = tensors["boxes"].unbind(2), tensors["partners"]
+        fits["boxes"] = bool(((top >= 0) & (left >= 0) & (top <= bottom) & (left <= right)).all())
+        fits["boxes"] &= bool(((bottom <= size) & (right <= size)).all())
+        sizes = torch.cat([torch.full((len(part),), len(part)) for part in every.tensor_split(parts)])
+        fits["partners"] = bool(((partners >= 0) & (partners < sizes)).all())
+    return fits
 
 
 def compress(logits: Tensor, top_k: int | None, temperature: float) -> dict[str, Tensor]:

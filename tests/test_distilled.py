@@ -4,16 +4,20 @@ import json
 import pickle
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from safetensors.torch import save
 
 from teddy.config import parse_config
+from teddy.data.augment import draw_change
+from teddy.data.loaders import Loader
 from teddy.data.preprocessing import Preprocessing
-from teddy.data.source import Images
+from teddy.data.source import Images, Task
 from teddy.distilled import (
     DESCRIPTION,
     LABELS,
@@ -26,8 +30,8 @@ from teddy.distilled import (
     write_distilled,
 )
 from teddy.errors import TeddyError
-
-STORED = "stored_labels.safetensors"
+from teddy.stored_labels import FILE as STORED
+from teddy.stored_labels import Form, record
 
 
 def make_set(
@@ -46,7 +50,12 @@ def make_set(
     logits = torch.randn(num_images, len(classes), generator=generator)
     config = parse_config({"data": {"source": "/home/somebody/pets"}, "ipc": per_class})
     preprocessing = Preprocessing((0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.3)[:channels])
-    write_distilled(folder, config, images, logits, classes, preprocessing, extra={STORED: b"soft labels"})
+    loader = Loader(
+        images, preprocessing, Task(len(classes), channels, 8), batch_size=4, seed=0, cutmix_alpha=1.0,
+        change=partial(draw_change, crop=(0.5, 1.0), roll=1), label=lambda seen: logits[: len(seen)] + seen.mean(),
+    )  # fmt: skip
+    stored = save(record(loader, Form(2, min(2, len(classes) - 1)), 4.0))
+    write_distilled(folder, config, images, logits, classes, preprocessing, extra={STORED: stored})
     return folder
 
 
@@ -68,6 +77,19 @@ def seal(folder: Path) -> None:
     for file in description["images"] + description["other_files"]:
         file["sha256"] = sha256((folder / file["name"]).read_bytes())
     path.write_text(json.dumps(description), encoding="utf-8")
+
+
+def test_stored_labels_are_replayed_with_their_augmentations(folder: Path):
+    distilled = read_distilled(folder, temperature=4.0)
+    assert distilled.stored is not None
+    first, second, third = (list(distilled.training_batches(99, epoch)) for epoch in range(3))
+    assert [len(images) for images, _ in first] == [3, 3]
+    assert torch.equal(first[0][0], third[0][0])  # two epochs were stored
+    assert not torch.equal(first[0][0], second[0][0])
+    plain = {tuple(image.flatten().tolist()) for image, _ in distilled}
+    assert not plain & {tuple(image.flatten().tolist()) for images, _ in first for image in images}
+    for _, labels in first:
+        torch.testing.assert_close(labels.sum(1), torch.ones(3))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -133,6 +155,7 @@ def test_images_are_numbered_in_their_class():
 
 def test_training_batches_repeat_themselves_and_cover_the_set(folder: Path):
     distilled = read_distilled(folder, temperature=3.0)
+    distilled.stored = None
 
     def epoch(number: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return list(distilled.training_batches(4, number, seed))

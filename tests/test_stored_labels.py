@@ -4,12 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from teddy.data.augment import draw_change
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
-from teddy.stored_labels import Form, Replay, choose_form, compress, expand, record, stored_bytes
+from teddy.stored_labels import Form, Replay, choose_form, compress, expand, read_stored, record, stored_bytes
 
 TEMPERATURE = 4.0
 
@@ -28,7 +29,7 @@ def make_loader(source: Source, **changes: object) -> Loader:
 
 
 def replay(loader: Loader, tensors: dict[str, Tensor]) -> Replay:
-    return Replay(loader.images, loader.preprocessing, loader.task, tensors, loader.batches_per_epoch)
+    return Replay(loader.images, loader.preprocessing, loader.task, tensors)
 
 
 def test_replayed_labels_are_of_the_very_images_that_are_seen(source: Source):
@@ -41,6 +42,41 @@ def test_replayed_labels_are_of_the_very_images_that_are_seen(source: Source):
             # The same draws as online, but for the half precision of the maps.
             torch.testing.assert_close(batch.targets, live.targets)
             torch.testing.assert_close(batch.images, live.images, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("form", [Form(3), Form(2, 1)])
+def test_a_strangers_file_is_read_if_it_is_sound(source: Source, form: Form):
+    tensors = record(make_loader(source), form, TEMPERATURE)
+    back = read_stored(save(tensors), len(source.train), source.task)
+    assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+
+
+def spoil(tensors: dict[str, Tensor], name: str, value: float) -> dict[str, Tensor]:
+    spoilt = tensors[name].clone()
+    spoilt.view(-1)[0] = value
+    return tensors | {name: spoilt}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batches", 0), ("batches", 25), ("order", 24), ("order", -1), ("maps", float("nan")), ("boxes", -1),
+        ("boxes", 9), ("partners", 6), ("partners", -1), ("values", float("inf")), ("indices", 2),
+        ("rest", float("nan")),
+    ],
+)  # fmt: skip
+def test_a_strangers_file_with_a_wrong_number_is_refused(source: Source, name: str, value: float):
+    tensors = record(make_loader(source), Form(2, 1), TEMPERATURE)
+    with pytest.raises(ValueError, match=f"'{name}' is not what 24 images and 2 classes need"):
+        read_stored(save(spoil(tensors, name, value)), len(source.train), source.task)
+
+
+@pytest.mark.parametrize("name", ["batches", "order", "boxes", "partners", "values", "indices", "rest"])
+def test_a_strangers_file_without_a_part_is_refused(source: Source, name: str):
+    tensors = record(make_loader(source), Form(2, 1), TEMPERATURE)
+    del tensors[name]
+    with pytest.raises(ValueError, match="is not what"):
+        read_stored(save(tensors), len(source.train), source.task)
 
 
 def test_fewer_epochs_are_used_again_in_turn(source: Source):
@@ -95,15 +131,17 @@ def size(form: Form) -> int:
     [
         (None, Form(50)),
         (50_000, Form(50)),
-        (49_999, Form(50, 9)),
-        (20_000, Form(50, 4)),
-        (15_000, Form(50, 3)),
-        (14_999, Form(49, 3)),
+        (49_999, Form(49)),
+        (20_000, Form(20)),
+        (5_000, Form(5)),
+        (4_999, Form(5, 9)),
+        (1_500, Form(5, 3)),
+        (1_499, Form(4, 3)),
         (600, Form(2, 3)),
         (1, Form(1, 3)),
     ],
 )
-def test_a_budget_takes_classes_first_and_then_epochs(budget: float | None, expected: Form):
+def test_a_budget_takes_epochs_first_then_classes_then_epochs_again(budget: float | None, expected: Form):
     asked = {"epochs": 50, "top_k": None, "stored_epochs": None, "size_of": size, "num_classes": 10}
     assert choose_form(budget_bytes=budget, **asked) == expected
 

@@ -16,7 +16,9 @@ from teddy import seeding
 from teddy.data.decode import prepare
 from teddy.data.images import Images
 from teddy.data.preprocessing import Preprocessing
+from teddy.data.source import Task
 from teddy.errors import TeddyError
+from teddy.stored_labels import Replay
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class DistilledSet(Dataset[tuple[Tensor, Tensor]]):
     """A small set of images with soft labels.
 
     An item is a normalised image [C, H, W] and its label [K] as probabilities at `temperature`, which
-    `torch.nn.functional.cross_entropy` takes as they are.
+    `torch.nn.functional.cross_entropy` takes as they are. `stored` are labels of augmented images, see
+    `teddy.stored_labels`.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class DistilledSet(Dataset[tuple[Tensor, Tensor]]):
         classes: tuple[str, ...],
         preprocessing: Preprocessing,
         temperature: float = 1.0,
+        stored: dict[str, Tensor] | None = None,
     ) -> None:
         self.images = images
         self.logits = logits
         self.classes = classes
         self.preprocessing = preprocessing
         self.temperature = temperature
+        self.stored = stored
 
     def __len__(self) -> int:
         return len(self.images)
@@ -74,10 +79,20 @@ class DistilledSet(Dataset[tuple[Tensor, Tensor]]):
         return EvaluationTransform(size, channels, self.preprocessing)
 
     def training_batches(self, batch_size: int, epoch: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images [B, C, H, W] and soft labels [B, K] of one epoch, in an order of its own that `seed` repeats. Sizes
-        differ by one at most, so that no batch is too small for BatchNorm."""
+        """Images [B, C, H, W] and soft labels [B, K] of one epoch.
+
+        Where labels were stored with their augmentations, those are replayed, in the batches they were made for.
+        Otherwise the images come as they are, in an order that `seed` repeats, in batches that differ by one at most.
+        """
         if batch_size < 1:
             raise TeddyError(f"batch_size: is {batch_size}; give 1 or more")
+        if self.stored is not None:
+            channels, size = self.images.pixels.shape[1:3]
+            task = Task(len(self.classes), channels, size)
+            for batch in Replay(self.images, self.preprocessing, task, self.stored).epoch(epoch):
+                assert batch.teacher_logits is not None
+                yield batch.images, (batch.teacher_logits / self.temperature).softmax(1)
+            return
         order = torch.randperm(len(self), generator=seeding.stream(seed, "distilled", "epoch", epoch))
         for rows in order.tensor_split(math.ceil(len(self) / batch_size)):
             images = self.preprocessing.normalise(self.images.pixels[rows])

@@ -180,7 +180,8 @@ def _read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
     path = locate_member(folder, name)
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            # Not more than is there at once: a read makes room for all that it may get.
+            content = file.read(min(path.stat().st_size, most_bytes) + 1)
     except OSError as error:
         raise TeddyError(f"{folder / name}: cannot be read ({error.strerror})") from None
     if len(content) > most_bytes:

@@ -28,6 +28,7 @@ from torch import Tensor
 from teddy.config import Config, Whole
 from teddy.data.images import Images
 from teddy.data.preprocessing import Preprocessing
+from teddy.data.source import Task
 from teddy.distilled.dataset import DistilledSet
 from teddy.distilled.description import (
     DAMAGED,
@@ -47,9 +48,12 @@ from teddy.distilled.description import (
 )
 from teddy.errors import TeddyError
 from teddy.run import versions, write_whole
+from teddy.stored_labels import FILE as STORED
+from teddy.stored_labels import read_stored
 
 FOLDER = "distilled"  # where a run keeps its set
 MOST_HEADER_BYTES = 2**16  # of safetensors
+MOST_STORED_BYTES = 2**35  # ImageNet-1K at IPC 50, all classes for 300 epochs
 MOST_SPARE_BYTES = 2**20  # what a PNG may have beside its pixels
 
 
@@ -114,8 +118,9 @@ def read_distilled(folder: Path, temperature: float = 1.0) -> DistilledSet:
     for row, image in enumerate(description.images):
         content = read_member(folder, description, image.name, 2 * description.image_bytes + MOST_SPARE_BYTES)
         pixels[row] = _decode_png(folder / image.name, content, stated)
+    stored = _read_stored(folder, description)
     preprocessing = Preprocessing(stated.mean, stated.std)
-    return DistilledSet(Images(pixels, labels), logits, description.classes, preprocessing, temperature)
+    return DistilledSet(Images(pixels, labels), logits, description.classes, preprocessing, temperature, stored)
 
 
 def class_directories(classes: tuple[str, ...]) -> list[str]:
@@ -189,6 +194,18 @@ def _read_labels(folder: Path, description: Description) -> tuple[Tensor, Tensor
     if not logits.isfinite().all():
         raise TeddyError(f"{path}: has logits that are no finite numbers; {DAMAGED}")
     return labels, logits
+
+
+def _read_stored(folder: Path, description: Description) -> dict[str, Tensor] | None:
+    if STORED not in description.checksums:
+        return None
+    stated = description.preprocessing
+    task = Task(len(description.classes), stated.channels, stated.image_size)
+    try:
+        content = read_member(folder, description, STORED, MOST_STORED_BYTES)
+        return read_stored(content, len(description.images), task)
+    except ValueError as error:
+        raise TeddyError(f"{folder / STORED}: {error}; {DAMAGED}") from None
 
 
 def _decode_png(path: Path, content: bytes, stated: StatedPreprocessing) -> Tensor:
