@@ -5,6 +5,7 @@ Reading one runs no code of its own and writes nothing.
 Shapes: N images, C channels, H × W pixels, K classes.
 """
 
+import json
 import math
 import re
 import shutil
@@ -42,6 +43,7 @@ from teddy.distilled.description import (
     StatedPreprocessing,
     as_json,
     first_mistake,
+    locate_member,
     read_description,
     read_member,
     sha256,
@@ -201,11 +203,27 @@ def _read_stored(folder: Path, description: Description) -> dict[str, Tensor] | 
         return None
     stated = description.preprocessing
     task = Task(len(description.classes), stated.channels, stated.image_size)
+    path = locate_member(folder, STORED)
+    # A file can claim any length at no cost; this one is read whole only if its own header agrees.
+    if path.stat().st_size > MOST_STORED_BYTES or path.stat().st_size != _announced_bytes(path):
+        raise TeddyError(f"{folder / STORED}: has not the size that its header gives; {DAMAGED}")
     try:
         content = read_member(folder, description, STORED, MOST_STORED_BYTES)
         return read_stored(content, len(description.images), task)
     except ValueError as error:
         raise TeddyError(f"{folder / STORED}: {error}; {DAMAGED}") from None
+
+
+def _announced_bytes(path: Path) -> int | None:
+    """The size of a safetensors file as its header has it; None if there is no such header."""
+    try:
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(header_bytes, MOST_HEADER_BYTES)).decode())
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        return 8 + header_bytes + max(int(end) for end in ends)
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 def _decode_png(path: Path, content: bytes, stated: StatedPreprocessing) -> Tensor:
