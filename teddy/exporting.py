@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 from jinja2 import Environment, StrictUndefined
+from pyarrow import parquet
 from safetensors.torch import save as save_tensors
 
 from teddy.distilled import (
@@ -157,17 +159,13 @@ def _imagefolder_front_matter(_: Loaded) -> dict[str, Any]:
 
 
 def _huggingface_files(loaded: Loaded) -> Iterator[tuple[str, bytes]]:
-    try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise TeddyError("export huggingface: needs pyarrow, which is not installed; pip install pyarrow") from None
     # `Sequence` is what every version of `datasets` reads.
     soft_label = {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "Sequence"}
     class_label = {"names": list(loaded.description.classes), "_type": "ClassLabel"}
     features = {"image": {"_type": "Image"}, "label": class_label, "soft_label": soft_label}
-    image_type = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    columns = [("image", image_type), ("label", arrow.int64()), ("soft_label", arrow.list_(arrow.float32()))]
-    schema = arrow.schema(columns, metadata={"huggingface": json.dumps({"info": {"features": features}})})
+    image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = [("image", image_type), ("label", pa.int64()), ("soft_label", pa.list_(pa.float32()))]
+    schema = pa.schema(columns, metadata={"huggingface": json.dumps({"info": {"features": features}})})
     labels = loaded.distilled.labels
     directories = folder_names(loaded.description.classes)
     paths = [name.replace("/", "_") for name in image_names(labels, directories)]
@@ -178,7 +176,7 @@ def _huggingface_files(loaded: Loaded) -> Iterator[tuple[str, bytes]]:
     }
     buffer = BytesIO()
     # Small row groups, so that a viewer need not load all images for the first.
-    parquet.write_table(arrow.table(rows, schema=schema), buffer, row_group_size=1000)
+    parquet.write_table(pa.table(rows, schema=schema), buffer, row_group_size=1000)
     yield PARQUET, buffer.getvalue()
 
 

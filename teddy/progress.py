@@ -101,6 +101,16 @@ def counting(console: Console | None, title: str, total: int) -> Iterator[Callab
 
 
 @contextmanager
+def searching(console: Console | None, what: str) -> Iterator[Callable[[int], None]]:
+    """Show how many have been found while nobody knows how many there are; what it yields is told the number."""
+    if console is None or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(f"{what} …") as status:
+        yield lambda found: status.update(f"{what}: {found:,} found")
+
+
+@contextmanager
 def watched(console: Console, metrics: Metrics, name: str, title: str, total: int) -> Iterator[Stage]:
     """Show a stage of `total` steps while it runs."""
     with _shown(console, title, total) as show:

@@ -76,7 +76,14 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
                 stage.step()
             extra = {STORED: save_tensors(record(loader, form, settings.temperature))} if form else {}
         write_distilled(
-            run.folder / FOLDER, config, images, torch.cat(logits), source.classes, source.preprocessing, extra=extra
+            run.folder / FOLDER,
+            config,
+            images,
+            torch.cat(logits),
+            source.classes,
+            source.preprocessing,
+            statistics=source.statistics(),
+            extra=extra,
         )
     distilled = read_distilled(run.folder / FOLDER)
     return Labelled(distilled, label, form, distilled.stored)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from teddy.config import Config, parse_assignment, parse_config, put, read_recipe
-from teddy.data.source import KINDS, Source
+from teddy.data.kinds import BY_NAME
+from teddy.data.source import Source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.zoo import check_network
@@ -40,10 +41,11 @@ def resolve(
         put(tree, path, value)
     if "data" not in tree or "ipc" not in tree:
         raise TeddyError("a source and --ipc are needed, as arguments or in the recipe")
-    config = parse_config(tree)
-    place = Path(config.data.source).expanduser()
-    if config.data.source not in KINDS and place.exists():
-        put(tree, "data.source", str(place.absolute()))  # so that the run folder can be used from anywhere
+    data = parse_config(tree).data
+    for key, given in (("source", data.source), ("class_order", data.class_order)):
+        place = Path(given or "").expanduser()
+        if given and given not in BY_NAME and place.exists():
+            put(tree, f"data.{key}", str(place.absolute()))  # so that the run folder can be used from anywhere
     return parse_config(tree)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from pyarrow import parquet
 from safetensors.torch import load_file
 from test_distilled import make_set, tell
 from torchvision.datasets import ImageFolder
@@ -237,7 +238,6 @@ def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_parquet_file_reads_without_datasets(tmp_path: Path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     folder = make_set(tmp_path / "set", channels=1)
     out = export(folder, "huggingface", tmp_path / "out")
     table = parquet.read_table(out / "data" / "train-00000-of-00001.parquet")

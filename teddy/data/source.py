@@ -1,7 +1,7 @@
 """Real images, opened from wherever they are, in the form that memory allows."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from teddy.data.preprocessing import Preprocessing, from_histogram, measure
 from teddy.data.streamed import StreamedImages
 from teddy.data.survey import Headers, Survey, in_memory, read_headers, remembered, survey, without
 from teddy.errors import TeddyError
+from teddy.progress import searching
 
 __all__ = ["KINDS", "Headers", "Images", "Source", "Task", "open_source"]
 
@@ -47,7 +48,7 @@ class Source:
     preprocessing: Preprocessing
     fingerprint: str
     kind: str = "tensors"
-    sizes: tuple[tuple[tuple[int, int], int], ...] = field(default=())
+    sizes: tuple[tuple[tuple[int, int], int], ...] = ()
     skipped: tuple[str, ...] = ()
 
     @property
@@ -79,6 +80,11 @@ class Source:
             "std": list(self.preprocessing.std),
             "skipped": list(self.skipped),
         }
+
+    def statistics(self) -> dict[str, object]:
+        """What of that travels with a distilled set."""
+        described = self.describe()
+        return {key: described[key] for key in ("class_counts", "test_images", "sizes", "mean", "std")}
 
     def draw(self, per_class: int, generator: torch.Generator) -> Images:
         """`per_class` training images of every class, without repetition, class after class."""
@@ -121,7 +127,8 @@ def open_source(
 
     Up to `skip_bad` unreadable images are left out; more are an error that names them.
     """
-    catalogue = open_catalogue(source, class_order=class_order, test_share=test_share)
+    with searching(console, "images") as found:
+        catalogue = open_catalogue(source, class_order=class_order, test_share=test_share, progress=found)
     assert catalogue.test is not None
     listings: list[Listing] = [catalogue.train, catalogue.test]
     total = sum(len(listing) for listing in listings)

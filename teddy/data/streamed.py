@@ -98,7 +98,7 @@ class _Decoding(Dataset[Decoded]):
             for place, row in enumerate(rows):
                 try:
                     pictures[place] = decode(self._listing.read(row), self._size, self._channels)
-                except UNREADABLE:
+                except (*UNREADABLE, TeddyError):  # a worker's own error would arrive with its traceback
                     bad.append(row)
         return to_tensor(pictures), bad
 

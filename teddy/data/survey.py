@@ -19,6 +19,7 @@ from teddy.data.images import Images
 from teddy.data.listing import FileListing, Listing
 from teddy.data.preprocessing import histogram
 from teddy.data.streamed import StreamedImages
+from teddy.errors import TeddyError
 from teddy.progress import counting
 from teddy.run import write_whole
 
@@ -47,7 +48,7 @@ def read_headers(listing: Listing, console: Console | None = None) -> Headers:
         try:
             # A path lets only the beginning of the file be read.
             return probe(listing.path(row) if isinstance(listing, FileListing) else listing.read(row))
-        except UNREADABLE:
+        except (*UNREADABLE, TeddyError):
             return None
 
     sizes: Counter[tuple[int, int]] = Counter()

@@ -82,6 +82,7 @@ class Description(Stated):
     preprocessing: StatedPreprocessing
     images: Annotated[tuple[StatedImage, ...], FailFast(), Field(min_length=1, max_length=1_000_000)]
     other_files: Annotated[tuple[StatedFile, ...], FailFast(), Field(max_length=1000)]
+    statistics: dict[str, Any]
     versions: dict[str, Any]
     config: dict[str, Any]
 
@@ -104,7 +105,8 @@ class Description(Stated):
             raise ValueError(f"other_files: {LABELS} is missing")
         if len(self.images) * self.image_bytes > MOST_PIXEL_BYTES:
             raise ValueError(f"images: more than {MOST_PIXEL_BYTES / 1e9:.0f} GB of pixels")
-        for key, told in (("versions", self.versions), ("config", self.config)):
+        bounded = {"statistics": self.statistics, "versions": self.versions, "config": self.config}
+        for key, told in bounded.items():
             if len(json.dumps(told, allow_nan=False)) > MOST_CONFIG_BYTES:
                 raise ValueError(f"{key}: is larger than {MOST_CONFIG_BYTES} bytes")
         return self

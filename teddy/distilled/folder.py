@@ -66,9 +66,14 @@ def write_distilled(
     logits: Tensor,
     classes: tuple[str, ...],
     preprocessing: Preprocessing,
+    *,
+    statistics: Mapping[str, Any] | None = None,
     extra: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the folder beside its place, and rename it when it is whole; `extra` are further files by their names."""
+    """Write the folder beside its place, and rename it when it is whole.
+
+    `statistics` are the source's: class counts, sizes and the like. `extra` are further files by their names.
+    """
     _, channels, height, width = images.pixels.shape
     assert height == width
     beside = folder.with_name(f".{folder.name}.part")
@@ -94,6 +99,7 @@ def write_distilled(
             ),
             images=tuple(stated),
             other_files=tuple(StatedFile(name=name, sha256=sha256(content)) for name, content in others.items()),
+            statistics=dict(statistics or {}),
             versions=versions(),
             config=_without_paths(config),
         )

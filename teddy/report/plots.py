@@ -25,14 +25,15 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "teddy", "svg.fonttype": "none", "font.
 
 def accuracy_bars(results: Results, network: str) -> str:
     """Mean and deviation of each row."""
-    figure, axes = _figure("accuracy, %")
-    for place, row in enumerate(name for name in ROWS if results[network].get(name)):
+    figure, axes = _figure("")
+    rows = [name for name in ROWS if results[network].get(name)]
+    for place, row in enumerate(rows):
         score = Score.final(results[network][row])
-        axes.barh(
-            place, score.mean, xerr=score.deviation if score.n > 1 else None, color=COLOURS[row], height=0.6, capsize=3
-        )
-        axes.text(1, place, f"{row}  {score.mean:.1f}", va="center", color="white", fontsize=8)
-    axes.set(yticks=[], xlim=(0, 100), xlabel="accuracy, %", ylabel="")
+        spread = score.deviation if score.n > 1 else 0.0
+        axes.barh(place, score.mean, xerr=spread or None, color=COLOURS[row], height=0.6, capsize=3)
+        axes.text(score.mean + spread + 1.5, place, f"{score.mean:.1f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlim=(0, 110), xticks=range(0, 101, 20), xlabel="accuracy, %")
     axes.invert_yaxis()
     return _svg(figure)
 

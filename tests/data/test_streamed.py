@@ -28,12 +28,6 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def batches(source: Source, epoch: int = 0) -> list[Batch]:
     loader = Loader(
         source.train, source.preprocessing, source.task, batch_size=5, seed=3,
