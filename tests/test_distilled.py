@@ -79,6 +79,12 @@ def seal(folder: Path) -> None:
     path.write_text(json.dumps(description), encoding="utf-8")
 
 
+def test_where_the_source_lay_on_disk_is_not_told(folder: Path):
+    text = (folder / "dataset.json").read_text()
+    assert '"pets"' in text
+    assert "somebody" not in text
+
+
 def test_stored_labels_are_replayed_with_their_augmentations(folder: Path):
     distilled = read_distilled(folder, temperature=4.0)
     assert distilled.stored is not None

@@ -44,6 +44,15 @@ def test_replayed_labels_are_of_the_very_images_that_are_seen(source: Source):
             torch.testing.assert_close(batch.images, live.images, atol=0.05, rtol=0.05)
 
 
+def test_what_is_labelled_is_what_is_replayed_to_the_bit(source: Source):
+    labelled: list[Tensor] = []
+    loader = make_loader(source)
+    loader.label = lambda images: labelled.append(images) or label(images)
+    replayed = replay(loader, record(loader, Form(2), TEMPERATURE))
+    seen = [batch.images for epoch in range(2) for batch in replayed.epoch(epoch)]
+    assert all(torch.equal(a, b) for a, b in zip(labelled, seen, strict=True))
+
+
 @pytest.mark.parametrize("form", [Form(3), Form(2, 1)])
 def test_a_strangers_file_is_read_if_it_is_sound(source: Source, form: Form):
     tensors = record(make_loader(source), form, TEMPERATURE)

@@ -8,6 +8,7 @@ from torch import nn
 
 from teddy import seeding
 from teddy.config import PoolSettings, TeacherTrainingSettings, parse_config
+from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.models.convnet import ConvNet
 from teddy.pool.build import build_pool
@@ -71,6 +72,17 @@ def test_prior_generation_caches_the_trajectory_and_goes_no_further(source: Sour
     assert sorted(path.name for path in (run.folder / "pool").iterdir()) == [
         "epoch-001.safetensors", "epoch-003.safetensors", "epoch-004.safetensors", "pool.json",
     ]  # fmt: skip
+
+
+def test_training_ends_with_the_last_teacher_whatever_the_schedule(
+    source: Source, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    epochs = []
+    original = Loader.draws
+    monkeypatch.setattr(Loader, "draws", lambda loader, epoch: epochs.append(epoch) or original(loader, epoch))
+    build_pool(SETTINGS, source, run)
+    assert SETTINGS.training.epochs == 6
+    assert epochs == [0, 1, 2, 3]
 
 
 def test_a_pool_that_is_there_is_read_bit_for_bit_and_not_trained_again(source: Source, run: Run):

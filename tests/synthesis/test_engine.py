@@ -83,6 +83,17 @@ def test_an_image_does_not_depend_on_the_groups_beside_it():
         assert torch.equal(alone[group.rows], whole[group.rows])
 
 
+def test_every_group_has_augmentations_of_its_own():
+    drawn: list[float] = []
+
+    def note(images: Tensor, generator: torch.Generator) -> Tensor:
+        drawn.append(float(torch.rand(1, generator=generator)))
+        return images
+
+    synthesize(torch.zeros(8, 1, 1, 1), change=note, iterations=2)
+    assert len(set(drawn)) == len(drawn) == 8  # four groups of two steps
+
+
 def names(count: int, *, redraw: bool, in_turn: bool, steps: int) -> list[tuple[str, ...]]:
     draws = drawn_teachers(POOL, count, redraw, in_turn, seeding.stream(0, "draw"))
     return [tuple(teacher.name for teacher in drawn) for drawn in islice(draws, steps)]
