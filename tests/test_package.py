@@ -20,7 +20,7 @@ def test_the_wheel_carries_recipes_and_template(tmp_path: Path):
     (wheel,) = tmp_path.glob("teddy_distill-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"teddy/recipes/{name}.yaml" for name in shipped_recipes()} <= names
-    assert {"teddy/report/page.html.j2", "teddy/py.typed"} <= names
+    assert {"teddy/report/page.html.j2", "teddy/card.md.j2", "teddy/py.typed"} <= names
     assert not any(name.startswith(("tests", "docs", "bench")) for name in names)
     metadata = next(name for name in names if name.endswith("METADATA"))
     text = zipfile.ZipFile(wheel).read(metadata).decode()
