@@ -82,7 +82,7 @@ def fixed(given: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]
     base = {"evaluation.seeds": given.seeds, "evaluation.full_data_seeds": 1}
     config = resolve(given.source, ipc=given.ipc, method=None, recipe=given.recipe, settings=base)
     epochs = config.evaluation.training.epochs
-    shares = {"E/3": epochs // 3, "E/10": epochs // 10}
+    shares = {"E/10": epochs // 10}
     return base | {key: shares.get(value, value) for key, value in settings.items()}
 
 

@@ -14,7 +14,7 @@ from teddy.evaluation import Results, evaluate_students
 from teddy.pool.build import build_pool
 from teddy.relabel import relabel
 from teddy.report.page import make_page
-from teddy.resolve import bytes_needed, check, resolve
+from teddy.resolve import bytes_needed, check, default_recipe, resolve
 from teddy.run import Run, existing_run, new_run, pick_device
 from teddy.synthesis.stage import synthesize
 
@@ -41,14 +41,16 @@ def distill(
 ) -> Outcome:
     """Distil real images into `ipc` synthetic ones per class, and measure what they are worth beside their controls.
 
-    `settings` change the recipe: {"method.iterations": 400} or ["method.iterations=400"]. The same call on the same
-    folder goes on where it was.
+    `settings` change the recipe: {"method.iterations": 400} or ["method.iterations=400"]. Without a recipe the shipped
+    one for the source is taken, if any. The same call on the same folder goes on where it was.
     """
+    recipe = recipe or default_recipe(source, ipc=ipc, method=method)
     config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings)
     real = _open(config, console)
     check(config, real)
     space = bytes_needed(config, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
+        run.say(f"{real.summary()}; {f'recipe {recipe}' if recipe else 'no recipe, the default settings'}")
         return _finish(config, real, run)
 
 

@@ -24,13 +24,6 @@ class Stage(Protocol):
         """One step done, and what it measured; tensors are read only when a point is due: that waits for the GPU."""
 
 
-class Silent:
-    """A stage nobody watches."""
-
-    def step(self, **values: Tensor | float) -> None:
-        """Nothing to show."""
-
-
 class Metrics:
     """Numbers over time: `metrics.jsonl`, and TensorBoard's files where it is installed."""
 

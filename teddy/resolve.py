@@ -16,6 +16,13 @@ from teddy.recipes import find_recipe, fitting_recipe
 DEFAULT_METHOD = "teddy"
 
 
+def default_recipe(source: str | Path | None, *, ipc: int | None, method: str | None) -> str | None:
+    """The shipped recipe for the source, with the nearest IPC, where there is one."""
+    return (
+        fitting_recipe(str(source), method or DEFAULT_METHOD, ipc) if source is not None and ipc is not None else None
+    )
+
+
 def resolve(
     source: str | Path | None,
     *,
@@ -24,14 +31,9 @@ def resolve(
     recipe: str | Path | None,
     settings: Mapping[str, Any] | Iterable[str],
 ) -> Config:
-    """Defaults, then the recipe, then the arguments, then `settings`.
-
-    Without a recipe the shipped one for the source, with the nearest IPC, is taken where there is one.
-    """
+    """Defaults, then the recipe, then the arguments, then `settings`."""
     if method is not None and method not in METHODS:
         raise unknown("method", method, METHODS)
-    if recipe is None and source is not None and ipc is not None:
-        recipe = fitting_recipe(str(source), method or DEFAULT_METHOD, ipc)
     tree = read_recipe(find_recipe(str(recipe))) if recipe else {}
     for path, value in {"data.source": source and str(source), "ipc": ipc, "method.name": method}.items():
         if value is not None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from teddy import cli
 from teddy.config import Config, parse_config
-from teddy.data.source import Images, Source, source_of_tensors
+from teddy.data.preprocessing import from_histogram, histogram
+from teddy.data.source import Images, Source
 from teddy.run import Run, new_run
 
 # The whole path on digits in about a second.
@@ -29,6 +30,13 @@ QUICK = {
     "evaluation.full_data_seeds": 1,
 }
 QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
+
+
+class Silent:
+    """A stage that nobody watches."""
+
+    def step(self, **values: object) -> None:
+        pass
 
 
 class Shown(NamedTuple):
@@ -87,4 +95,6 @@ def source() -> Source:
         pixels[labels == 1, :, :, 4:] += 120
         return Images(pixels.to(torch.uint8), labels)
 
-    return source_of_tensors("two", ("left", "right"), images(12), images(6))
+    train, test = images(12), images(6)
+    preprocessing = from_histogram(histogram(train.pixels))
+    return Source("two", ("left", "right"), train, test, 1, 8, preprocessing, fingerprint="two")

@@ -1,11 +1,9 @@
 """Fairness by construction: what differs between the rows, and what does not."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from teddy import evaluation
@@ -122,9 +120,6 @@ def test_the_soft_losses_by_hand(kind: str, share: float):
     assert value.item() == pytest.approx(soft + share * hard, rel=1e-5)
 
 
-def test_results_survive_in_the_run_folder(
-    labelled: Labelled, source: Source, run: Run, tmp_path: Path, quiet: Console
-):
-    del tmp_path, quiet
+def test_results_survive_in_the_run_folder(labelled: Labelled, source: Source, run: Run):
     results = evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     assert run.read_json("evaluation/results.json") == results

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from conftest import Silent
 from torch import Tensor, nn
 
 from teddy.data.loaders import Batch, Loader
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Source, Task
 from teddy.matching.labels import cross_entropy
-from teddy.progress import Silent
 from teddy.training import accuracy, learning_rate, make_optimizer, train
 
 

@@ -35,11 +35,6 @@ class Preprocessing:
         return torch.tensor(values, device=like.device)[:, None, None]
 
 
-def measure(pixels: Tensor) -> Preprocessing:
-    """Mean and deviation of uint8 images [N, C, H, W]."""
-    return from_histogram(histogram(pixels))
-
-
 def histogram(pixels: Tensor) -> Tensor:
     """How often each level occurs in each channel [C, 256]: exact, and without a float copy of the data."""
     channels = range(pixels.shape[1])

@@ -12,13 +12,13 @@ from teddy.data.images import Images, ImageSet
 from teddy.data.kinds import KINDS, open_catalogue
 from teddy.data.listing import Listing
 from teddy.data.memory import free_memory, worker_count
-from teddy.data.preprocessing import Preprocessing, from_histogram, measure
+from teddy.data.preprocessing import Preprocessing, from_histogram
 from teddy.data.streamed import StreamedImages
 from teddy.data.survey import Headers, Survey, in_memory, read_headers, remembered, survey, without
 from teddy.errors import TeddyError
 from teddy.progress import searching
 
-__all__ = ["KINDS", "Headers", "Images", "Source", "Task", "open_source"]
+__all__ = ["KINDS", "Images", "Source", "Task", "open_source"]
 
 DEFAULT_SIZE = 64  # where the images do not agree on a size
 RESIDENT_SHARE = 0.5  # of the free memory, which the rest of the program needs too
@@ -61,6 +61,11 @@ class Source:
         """Whether the images lie in memory or are streamed."""
         return "resident" if isinstance(self.train, Images) else "streamed"
 
+    def summary(self) -> str:
+        """What was opened, in a line."""
+        left_out = f", {len(self.skipped)} unreadable left out" if self.skipped else ""
+        return f"{self.name}: {len(self.train):,} + {len(self.test):,} images, {self.form}{left_out}"
+
     def class_counts(self) -> list[int]:
         """Training images of each class."""
         return torch.bincount(self.train.labels, minlength=len(self.classes)).tolist()
@@ -102,13 +107,6 @@ class Source:
                     f"{self.name}: class '{name}' has {count} training images and {per_class} are needed; "
                     f"lower --ipc to {min(self.class_counts())} or add images"
                 )
-
-
-def source_of_tensors(name: str, classes: tuple[str, ...], train: Images, test: Images) -> Source:
-    """A source from images in memory."""
-    _, channels, size, _ = train.pixels.shape
-    digest = _digest(classes, train, test)
-    return Source(name, classes, train, test, channels, size, measure(train.pixels), digest)
 
 
 def open_source(

@@ -1,11 +1,11 @@
 import torch
 
-from teddy.data.preprocessing import Preprocessing, measure
+from teddy.data.preprocessing import Preprocessing, from_histogram, histogram
 
 
 def test_mean_and_deviation_are_those_of_the_pixels():
     pixels = torch.randint(0, 256, (20, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    measured = measure(pixels)
+    measured = from_histogram(histogram(pixels))
     scaled = pixels.double() / 255
     torch.testing.assert_close(torch.tensor(measured.mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0)
     expected = scaled.transpose(0, 1).flatten(1).std(1, correction=0)
@@ -13,7 +13,8 @@ def test_mean_and_deviation_are_those_of_the_pixels():
 
 
 def test_a_channel_without_contrast_does_not_divide_by_zero():
-    assert measure(torch.full((3, 1, 4, 4), 51, dtype=torch.uint8)) == Preprocessing((0.2,), (1.0,))
+    flat = torch.full((3, 1, 4, 4), 51, dtype=torch.uint8)
+    assert from_histogram(histogram(flat)) == Preprocessing((0.2,), (1.0,))
 
 
 def test_every_pixel_value_survives_the_way_there_and_back():

@@ -73,6 +73,12 @@ def test_the_resolved_configuration_repeats_the_run(outcome: teddy.Outcome, tmp_
     assert again.results == outcome.results
 
 
+@pytest.mark.parametrize(("ipc", "told"), [(1, "recipe digits/teddy_ipc1"), (7, "recipe digits/teddy_ipc10")])
+def test_the_recipe_that_was_chosen_is_told(ipc: int, told: str, tmp_path: Path):
+    log = (distill(tmp_path / "run", ipc=ipc).folder / "log.txt").read_text()
+    assert f"digits: 1,438 + 359 images, resident; {told}\n" in log
+
+
 def test_images_on_disk_are_what_is_loaded(outcome: teddy.Outcome):
     distilled = teddy.load(outcome.folder)
     assert distilled.classes == tuple("0123456789")

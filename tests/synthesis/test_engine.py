@@ -3,11 +3,11 @@ from itertools import islice
 
 import pytest
 import torch
+from conftest import Silent
 from torch import Tensor, nn
 
 from teddy import seeding
 from teddy.pool.pool import Pool, Teacher
-from teddy.progress import Silent
 from teddy.synthesis.engine import drawn_teachers, synthesize_images
 from teddy.synthesis.groups import make_groups
 
