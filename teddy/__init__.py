@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from teddy.distilled import DistilledSet
     from teddy.exporting import export
     from teddy.inspection import inspect
-    from teddy.pipeline import Outcome, distill, evaluate, load, write_report
+    from teddy.pipeline import Outcome, distill, evaluate, load, make_pool, show_pool, write_report
     from teddy.verification import verify
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "export",
     "inspect",
     "load",
+    "make_pool",
+    "show_pool",
     "verify",
     "write_report",
 ]

@@ -94,6 +94,7 @@ def distill(
     ipc: Annotated[int | None, typer.Option(help="Images per class.")] = None,
     method: Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")] = None,
     recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
+    pool: Annotated[Path | None, typer.Option(help="A pool of teachers, or a run, whose teachers are used.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
     ] = None,
@@ -109,9 +110,59 @@ def distill(
 
     changes = [*(settings or ()), *([f"data.skip_bad={skip_bad}"] if skip_bad is not None else ())]
     outcome = pipeline.distill(
-        source, ipc=ipc, out=out, method=method, recipe=recipe, settings=changes, overwrite=overwrite
+        source, ipc=ipc, out=out, method=method, recipe=recipe, pool=pool, settings=changes, overwrite=overwrite
     )
     _show(outcome)
+
+
+@app.command(
+    epilog="""
+Examples:
+
+  teddy pool digits --out pools/digits
+
+  teddy pool photos/ --network resnet18 --weights trained.safetensors --out pools/photos
+
+  teddy pool --show pools/photos --student runs/photos
+"""
+)
+def pool(
+    source: Annotated[str | None, typer.Argument(help="Whatever 'teddy distill' takes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to make it in, or to go on in.")] = None,
+    network: Annotated[str | None, typer.Option(help="The base network. See 'teddy list models'.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="The base's weights, safetensors or .pth.")] = None,
+    generation: Annotated[str | None, typer.Option(metavar="auto|prior|post", help="  [default: auto]")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start over in a folder that holds another pool.")
+    ] = False,
+    show: Annotated[Path | None, typer.Option(help="Show the members of the pool in this folder instead.")] = None,
+    student: Annotated[
+        Path | None, typer.Option(help="With --show: a run, to a student of which each member's distance is measured.")
+    ] = None,
+) -> None:
+    """Make a pool of weak teachers from one base network, for --pool; or --show one."""
+    from teddy import pipeline
+
+    if show is None:
+        if out is None:
+            raise TeddyError("--out is needed: the folder to make the pool in (or --show POOL)")
+        show = pipeline.make_pool(
+            source,
+            out=out,
+            network=network,
+            weights=weights,
+            generation=generation,
+            recipe=recipe,
+            settings=settings or (),
+            overwrite=overwrite,
+        )
+    elif source is not None or out is not None:
+        raise TeddyError("--show looks at a pool that is there; leave out SOURCE and --out")
+    _show_members(pipeline.show_pool(show, student=student), show)
 
 
 @app.command(
@@ -238,6 +289,24 @@ def _sources() -> dict[str, str]:
     from teddy.data.source import KINDS
 
     return {name: kind.summary for name, kind in KINDS.items()}
+
+
+def _show_members(members: Any, folder: Path) -> None:
+    console = Console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    pruned = members[0].widths is not None
+    made = ["widths", "fine-tuned, epochs", "learning rate"] if pruned else ["epoch"]
+    distance = ["KL to the student"] if members[0].distance is not None else []
+    for heading in ["teacher", *made, "accuracy, %", "MMACs", "parameters, M", "MB", *distance]:
+        table.add_column(heading, justify="left" if heading == "teacher" else "right")
+    for member in members:
+        rate = f"{member.learning_rate:.2g}" if member.learning_rate else ""
+        made = [member.widths, f"{member.epochs:.2f}", rate] if pruned else [f"{member.epochs:g}"]
+        cost = [f"{member.macs / 1e6:,.1f}", f"{member.parameters / 1e6:.2f}", f"{member.bytes / 1e6:.1f}"]
+        distance = [f"{member.distance:.3f}"] if member.distance is not None else []
+        table.add_row(member.name, *made, f"{member.accuracy:.1f}", *cost, *distance)
+    console.print(table, highlight=False)
+    console.print(f"\npool: {folder}", highlight=False, soft_wrap=True)
 
 
 def _show(outcome: Any) -> None:

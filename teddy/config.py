@@ -7,7 +7,7 @@ few more; what results is written into the run folder and, given back as a recip
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -113,6 +113,11 @@ class DataSettings(Settings):
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="held out for testing where the source has no split of its own"
     )
+    mean: tuple[float, ...] | None = Field(
+        None,
+        description="of the normalisation, a number a channel; null is measured. Weights made elsewhere bring theirs",
+    )
+    std: tuple[Positive, ...] | None = Field(None, description="likewise")
     class_order: str | None = Field(None, description="a file with a class name a line, where the order matters")
     loader: Literal["auto", "resident", "streamed"] = Field(
         "auto", description="all pixels on the device, or decoded when needed; auto by size against memory"
@@ -120,28 +125,80 @@ class DataSettings(Settings):
     workers: Whole | None = Field(None, description="processes that decode; null by cores and number of images")
     skip_bad: Whole = Field(0, description="unreadable images to go on without, at most")
 
+    @model_validator(mode="after")
+    def _normalisation_is_whole(self) -> Self:
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise ValueError("mean: mean and std belong together, a number for each channel")
+        return self
+
+
+class FineTuningSettings(Settings):
+    """How pruned members are trained on, and which accuracies they are to have."""
+
+    epochs: Weight = Field(2.0, description="at most; a member ends sooner when it has its accuracy")
+    learning_rates: tuple[Positive, Positive] = Field(
+        (0.1, 0.001), description="of the weakest member and of the strongest, geometric in between"
+    )
+    curve: Annotated[tuple[Share, ...], Field(min_length=2)] = Field(
+        (0.72, 0.85, 1.0), description="accuracies, weakest first, as shares of the base's; lines in between"
+    )
+    follow: str | None = Field(None, description="a prior pool whose accuracies are the curve instead")
+    batch_size: Count = 256
+    momentum: Share = 0.9
+    weight_decay: Weight = 1e-4
+
+
+class PruningSettings(Settings):
+    """Post generation: members are the base with random channels removed, then briefly trained on."""
+
+    members: Count = 9
+    target: Literal["macs", "parameters"] = "macs"
+    keep: Positive = Field(0.66, description="of the base's: a share up to 1, or a number above")
+    finetuning: FineTuningSettings = FineTuningSettings()
+
 
 class PoolSettings(Settings):
-    """The weak teachers: snapshots of one base network at epochs T_b, T_b + m, … up to T_e (Algorithm 1, prior)."""
+    """The weak teachers, all from one base network (Algorithm 1).
 
-    generation: Literal["prior"] = "prior"
+    Prior generation takes snapshots at T_b, T_b + m, … up to T_e of the base's training; post generation prunes a base
+    that is well trained.
+    """
+
+    generation: Literal["auto", "prior", "post"] = Field(
+        "auto", description="auto looks at the base: prior from a random or early one, post from a well-trained one"
+    )
     network: str = "resnet18"
-    first_epoch: Whole = Field(11, description="T_b; 0 is the untrained network")
-    last_epoch: Count = Field(46, description="T_e; training goes no further, and T_e is always a member")
+    weights: str | None = Field(
+        None, description="the base's weights, safetensors or .pth; null trains it here from the start"
+    )
+    unit: Literal["epochs", "iterations"] = Field("epochs", description="of first, last and every")
+    first: Whole = Field(11, description="T_b; 0 is the base as it is")
+    last: Count = Field(46, description="T_e; training goes no further, and T_e is always a member")
     every: Count = Field(5, description="m")
     training: TeacherTrainingSettings = TeacherTrainingSettings()
+    pruning: PruningSettings = PruningSettings()
+    class_means: bool = Field(True, description="measure them; class-wise statistics need them")
+    folder: str | None = Field(None, description="a pool that is there already; made as the rest of this section says")
 
     @property
-    def epochs(self) -> tuple[int, ...]:
-        """The epochs cached: 16–50 step 5 gives the paper's eight because T_e is appended."""
-        return tuple(sorted({*range(self.first_epoch, self.last_epoch + 1, self.every), self.last_epoch}))
+    def snapshots(self) -> tuple[int, ...]:
+        """When a snapshot is taken: 16–50 step 5 gives the paper's eight because T_e is appended."""
+        return tuple(sorted({*range(self.first, self.last + 1, self.every), self.last}))
+
+    @property
+    def size(self) -> int:
+        """Members; where the generation is not known yet, as many as there will be at least."""
+        sizes = {"prior": len(self.snapshots), "post": self.pruning.members}
+        if self.generation == "auto":
+            return min(sizes.values()) if self.weights else sizes["prior"]
+        return sizes[self.generation]
 
     @model_validator(mode="after")
-    def _epochs_are_ordered(self) -> Self:
-        if self.first_epoch > self.last_epoch:
-            raise ValueError(f"first_epoch: {self.first_epoch} is after last_epoch {self.last_epoch}")
-        if self.last_epoch > self.training.epochs:
-            raise ValueError(f"last_epoch: {self.last_epoch} is beyond the {self.training.epochs} of training.epochs")
+    def _snapshots_are_ordered(self) -> Self:
+        if self.first > self.last:
+            raise ValueError(f"first: {self.first} is after last, {self.last}")
+        if self.unit == "epochs" and self.generation != "post" and self.last > self.training.epochs:
+            raise ValueError(f"last: {self.last} is beyond the {self.training.epochs} of training.epochs")
         return self
 
 
@@ -153,10 +210,10 @@ class MethodSettings(Settings):
     statistics: Literal["global", "class-wise", "both"] = Field(
         "global", description="Eq. 6, Proposition 2's form before balance is assumed, or their sum"
     )
-    global_weight: Weight = Field(1.0, description="of the BatchNorm statistics of Eq. 6")
+    global_weight: Weight = Field(1.0, description="of the statistics of Eq. 6")
     class_wise_weight: Weight = Field(1.0, description="of the class means")
     class_wise_layers: Literal["last", "every"] = Field(
-        "last", description="class means of the last features, or at every BatchNorm too"
+        "last", description="class means of the last features, or at every normalisation layer too"
     )
     classifier_weight: Weight = Field(1.0, description="u of Eq. 6")
     teachers: Count = Field(3, description="n: teachers drawn from the pool for each image index")
@@ -217,39 +274,58 @@ class EvaluationSettings(Settings):
     full_data_seeds: Count = 1
 
 
-class Config(Settings):
-    """Everything that decides a run's result, and the device it runs on."""
+class PoolConfig(Settings):
+    """Everything that decides a pool, and the device it is made on."""
 
     data: DataSettings
-    ipc: Count = Field(description="images per class")
     seed: Whole = 0
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     pool: PoolSettings = PoolSettings()
-    method: MethodSettings = MethodSettings()
-    relabel: RelabelSettings = RelabelSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-
-    @model_validator(mode="after")
-    def _pool_is_large_enough(self) -> Self:
-        size = len(self.pool.epochs)
-        if self.method.teachers > size:
-            raise ValueError(f"method.teachers: draws {self.method.teachers} of a pool of {size}")
-        if self.relabel.teachers != "all" and self.relabel.teachers > size:
-            raise ValueError(f"relabel.teachers: takes {self.relabel.teachers} of a pool of {size}")
-        return self
 
     def to_yaml(self) -> str:
         """The resolved configuration, as a recipe that repeats the run."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+class Config(PoolConfig):
+    """Everything that decides a run's result."""
+
+    ipc: Count = Field(description="images per class")
+    method: MethodSettings = MethodSettings()
+    relabel: RelabelSettings = RelabelSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _pool_is_large_enough(self) -> Self:
+        size = self.pool.size
+        if self.method.teachers > size:
+            raise ValueError(f"method.teachers: draws {self.method.teachers} of a pool of {size}")
+        if self.relabel.teachers != "all" and self.relabel.teachers > size:
+            raise ValueError(f"relabel.teachers: takes {self.relabel.teachers} of a pool of {size}")
+        if self.method.statistics != "global" and not self.pool.class_means:
+            raise ValueError(f"pool.class_means: statistics '{self.method.statistics}' need them, and they are off")
+        return self
+
+
+Kind = TypeVar("Kind", bound=PoolConfig)
+
+
 def parse_config(tree: dict[str, Any]) -> Config:
     """Check a nested dictionary; the first mistake is named with its path."""
+    return _parse(Config, tree)
+
+
+def parse_pool_config(tree: dict[str, Any]) -> PoolConfig:
+    """The same for what a pool alone needs."""
+    return _parse(PoolConfig, tree)
+
+
+def _parse(kind: type[Kind], tree: dict[str, Any]) -> Kind:
     try:
         # The JSON form of strict checking takes lists for tuples, which is what YAML gives.
-        return Config.model_validate_json(json.dumps(tree))
+        return kind.model_validate_json(json.dumps(tree))
     except ValidationError as error:
-        raise _one_line(error) from None
+        raise _one_line(error, kind) from None
     except TypeError as error:  # YAML knows dates and binary, JSON does not
         raise TeddyError(f"configuration: {error}") from None
 
@@ -301,13 +377,13 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # a subclass of SafeLoader
 
 
-def _one_line(error: ValidationError) -> TeddyError:
+def _one_line(error: ValidationError, kind: type[Settings]) -> TeddyError:
     first = error.errors()[0]
     # Unions put the name of the tried type into the path; keys of ours are plain words or numbers.
     location = [part for part in first["loc"] if re.fullmatch(r"\w+", str(part))]
     path = ".".join(str(part) for part in location)
     if first["type"] == "extra_forbidden":
-        parent: Any = Config
+        parent: Any = kind
         for part in location[:-1]:
             parent = parent.model_fields[part].annotation
         prefix = "".join(f"{part}." for part in location[:-1])

@@ -25,7 +25,7 @@ from teddy.progress import Stage
 from teddy.relabel import Labelled
 from teddy.run import Run
 from teddy.stored_labels import Replay, record
-from teddy.training import Loss, accuracy, train_as
+from teddy.training import Loss, accuracy, start_training, train_as
 
 RESULTS = "evaluation/results.json"
 CURVE_POINTS = 12
@@ -93,7 +93,6 @@ def evaluate_students(
 ) -> Results:
     """Train whatever students are missing in the run folder; each is kept as soon as it is there."""
     results: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
-    test = source.test.to(run.device)
     for network_name in settings.networks:
         for row_name, row in ROWS.items():
             students = results.setdefault(network_name, {}).setdefault(row_name, {})
@@ -101,21 +100,57 @@ def evaluate_students(
             missing = [number for number in range(seeds) if str(number) not in students]
             if not missing:
                 continue
-            training: TrainingSettings = settings.full_data if row.images == "full" else settings.training
-            loss = _soft_loss(settings, relabel.temperature) if row.labels == "soft" else _hard_loss
-            num_images = len(source.train) if row.images == "full" else len(labelled.distilled)
-            steps = len(missing) * training.epochs * math.ceil(num_images / training.batch_size)
-            title = f"{network_name}: {row_name}"
-            with run.stage(f"students/{network_name}/{row_name}", title, steps) as stage:
+            steps = len(missing) * student_steps(row, settings, labelled, source)
+            with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
                 for number in missing:
-                    loader = _loader(row, number, settings, relabel, labelled, source, run)
-                    with seeding.seeded(run.seed, "student", network_name, number):
-                        network = build_network(network_name, source.task)
-                        students[str(number)] = _train_student(
-                            training, network.to(run.device), loader, loss, test, stage
-                        )
+                    _, students[str(number)] = train_student(
+                        network_name, row, number, settings, relabel, labelled, source, run, stage
+                    )
                     run.write_json(RESULTS, results)
     return results
+
+
+def student_steps(row: Row, settings: EvaluationSettings, labelled: Labelled, source: Source) -> int:
+    """Steps that a student of this row trains."""
+    training = _training(row, settings)
+    num_images = len(source.train) if row.images == "full" else len(labelled.distilled)
+    return training.epochs * math.ceil(num_images / training.batch_size)
+
+
+def train_student(
+    network_name: str,
+    row: Row,
+    number: int,
+    settings: EvaluationSettings,
+    relabel: RelabelSettings,
+    labelled: Labelled,
+    source: Source,
+    run: Run,
+    stage: Stage,
+) -> tuple[nn.Module, Student]:
+    """Student `number` of a row: the network, and its accuracies."""
+    training = _training(row, settings)
+    loader = _loader(row, number, settings, relabel, labelled, source, run)
+    loss = _soft_loss(settings, relabel.temperature) if row.labels == "soft" else _hard_loss
+    test, per_epoch = source.test.to(run.device), loader.batches_per_epoch
+    marks = {math.ceil(training.epochs * point / CURVE_POINTS) * per_epoch for point in range(1, CURVE_POINTS + 1)}
+    curve: list[list[float]] = []
+
+    def measure(steps_done: int, trained: nn.Module) -> None:
+        if steps_done in marks:
+            curve.append([steps_done, round(accuracy(trained, test, source.preprocessing), 3)])
+
+    path = ("student", network_name, number)
+    with seeding.seeded(run.seed, *path):
+        network = build_network(network_name, source.task)
+    started = start_training(training, network.to(run.device))
+    seed = seeding.derive(run.seed, *path)
+    trained = train_as(training, started, loader, loss, seed=seed, stage=stage, after_step=measure)
+    return trained, {"accuracy": curve[-1][1], "curve": curve}
+
+
+def _training(row: Row, settings: EvaluationSettings) -> TrainingSettings:
+    return settings.full_data if row.images == "full" else settings.training
 
 
 def _loader(
@@ -143,7 +178,7 @@ def _loader(
         images.to(run.device),
         source.preprocessing,
         source.task,
-        batch_size=settings.full_data.batch_size if full else settings.training.batch_size,
+        batch_size=_training(row, settings).batch_size,
         seed=seeding.derive(run.seed, "student", "order", number),
         change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
         cutmix_alpha=0.0 if full else relabel.augment.cutmix,
@@ -155,21 +190,6 @@ def _loader(
     stored = labelled.stored if row.images == "distilled" else record(loader, labelled.form, relabel.temperature)
     assert stored is not None
     return Replay(loader.images, loader.preprocessing, loader.task, stored)
-
-
-def _train_student(
-    training: TrainingSettings, network: nn.Module, loader: Epochs, loss: Loss, test: ImageSet, stage: Stage
-) -> Student:
-    curve: list[list[float]] = []
-    marks = {math.ceil(training.epochs * point / CURVE_POINTS) for point in range(1, CURVE_POINTS + 1)}
-
-    def measure(epochs_done: int, trained: nn.Module) -> None:
-        if epochs_done in marks:
-            score = accuracy(trained, test, loader.preprocessing)
-            curve.append([epochs_done * loader.batches_per_epoch, round(score, 3)])
-
-    train_as(training, network, loader, loss, stage=stage, after_epoch=measure)
-    return {"accuracy": curve[-1][1], "curve": curve}
 
 
 def _hard_loss(logits: Tensor, batch: Batch) -> Tensor:

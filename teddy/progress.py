@@ -24,6 +24,13 @@ class Stage(Protocol):
         """One step done, and what it measured; tensors are read only when a point is due: that waits for the GPU."""
 
 
+class Unwatched:
+    """A stage that nobody watches."""
+
+    def step(self, **values: Tensor | float) -> None:
+        """Passed over."""
+
+
 class Metrics:
     """Numbers over time: `metrics.jsonl`, and TensorBoard's files where it is installed."""
 

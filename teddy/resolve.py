@@ -4,14 +4,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from teddy.config import Config, parse_assignment, parse_config, put, read_recipe
+from teddy.config import (
+    Config,
+    PoolConfig,
+    PoolSettings,
+    parse_assignment,
+    parse_config,
+    parse_pool_config,
+    put,
+    read_recipe,
+)
 from teddy.data.kinds import BY_NAME
 from teddy.data.source import Source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
-from teddy.models.zoo import check_network
-from teddy.pool.build import new_teacher
+from teddy.models.layers import normalisation_layers
+from teddy.models.zoo import build_network, check_network
+from teddy.pool.build import check_pool
+from teddy.pool.existing import how_made
+from teddy.pool.store import read_index
 from teddy.recipes import find_recipe, fitting_recipe
+from teddy.run import pick_device
 
 DEFAULT_METHOD = "teddy"
 
@@ -23,6 +36,11 @@ def default_recipe(source: str | Path | None, *, ipc: int | None, method: str | 
     )
 
 
+def pool_recipe(source: str | Path | None) -> str | None:
+    """A shipped recipe for the source, whose pool is the same for any IPC that has none of its own."""
+    return fitting_recipe(str(source), DEFAULT_METHOD, 10) if source is not None else None
+
+
 def resolve(
     source: str | Path | None,
     *,
@@ -30,25 +48,77 @@ def resolve(
     method: str | None,
     recipe: str | Path | None,
     settings: Mapping[str, Any] | Iterable[str],
+    pool: str | Path | None = None,
 ) -> Config:
     """Defaults, then the recipe, then the arguments, then `settings`."""
     if method is not None and method not in METHODS:
         raise unknown("method", method, METHODS)
     tree = read_recipe(find_recipe(str(recipe))) if recipe else {}
-    for path, value in {"data.source": source and str(source), "ipc": ipc, "method.name": method}.items():
-        if value is not None:
-            put(tree, path, value)
-    assignments = settings.items() if isinstance(settings, Mapping) else map(parse_assignment, settings)
-    for path, value in assignments:
-        put(tree, path, value)
+    if pool is not None:
+        _put_pool(tree, Path(pool), source)
+    changed = _change(tree, {"data.source": source, "ipc": ipc, "method.name": method}, settings)
+    if pool is not None and (path := next((path for path in changed if path.startswith("pool.")), None)):
+        raise TeddyError(
+            f"{path}: decides how a pool is made, and --pool {pool} is made already; leave one of them out"
+        )
     if "data" not in tree or "ipc" not in tree:
         raise TeddyError("a source and --ipc are needed, as arguments or in the recipe")
-    data = parse_config(tree).data
-    for key, given in (("source", data.source), ("class_order", data.class_order)):
-        place = Path(given or "").expanduser()
-        if given and given not in BY_NAME and place.exists():
-            put(tree, f"data.{key}", str(place.absolute()))  # so that the run folder can be used from anywhere
-    return parse_config(tree)
+    return parse_config(_with_whole_paths(tree, parse_config(tree)))
+
+
+def resolve_pool(
+    source: str | Path | None,
+    *,
+    recipe: str | Path | None,
+    arguments: Mapping[str, Any],
+    settings: Mapping[str, Any] | Iterable[str],
+) -> PoolConfig:
+    """The same for a pool on its own; what a recipe says of the rest is passed over."""
+    tree = read_recipe(find_recipe(str(recipe))) if recipe else {}
+    tree = {key: value for key, value in tree.items() if key in PoolConfig.model_fields}
+    _change(tree, {"data.source": source, **arguments}, settings)
+    if "data" not in tree:
+        raise TeddyError("a source is needed, as an argument or in the recipe")
+    return parse_pool_config(_with_whole_paths(tree, parse_pool_config(tree)))
+
+
+def _change(
+    tree: dict[str, Any], arguments: Mapping[str, Any], settings: Mapping[str, Any] | Iterable[str]
+) -> list[str]:
+    """Put arguments, then settings; gives the paths of the settings."""
+    for path, value in arguments.items():
+        if value is not None:
+            put(tree, path, str(value) if isinstance(value, Path) else value)
+    assignments = list(settings.items() if isinstance(settings, Mapping) else map(parse_assignment, settings))
+    for path, value in assignments:
+        put(tree, path, value)
+    return [path for path, _ in assignments]
+
+
+def _put_pool(tree: dict[str, Any], folder: Path, source: str | Path | None) -> None:
+    """How the pool in `folder` was made takes the place of what a recipe says; its images are the default source."""
+    made = how_made(folder)
+    tree["pool"] = {**made["pool"], "folder": str(folder.absolute())}
+    index = read_index(folder)
+    if source is None and "source" not in tree.get("data", {}):
+        tree["data"] = {**made["data"], **tree.get("data", {})}
+    for key in ("mean", "std"):  # the teachers' own, whatever this data's would be
+        put(tree, f"data.{key}", index[key])
+
+
+def _with_whole_paths(tree: dict[str, Any], config: PoolConfig) -> dict[str, Any]:
+    """Paths that can be used from anywhere, as the run folder can."""
+    given = {
+        "data.source": config.data.source,
+        "data.class_order": config.data.class_order,
+        "pool.weights": config.pool.weights,
+        "pool.pruning.finetuning.follow": config.pool.pruning.finetuning.follow,
+    }
+    for path, text in given.items():
+        place = Path(text or "").expanduser()
+        if text and text not in BY_NAME and place.exists():
+            put(tree, path, str(place.absolute()))
+    return tree
 
 
 def check(config: Config, source: Source) -> None:
@@ -56,15 +126,24 @@ def check(config: Config, source: Source) -> None:
     if config.method.name not in METHODS:
         raise unknown("method", config.method.name, METHODS)
     source.require(config.ipc)
-    new_teacher(config.pool.network, source.task)
-    for network in (config.pool.network, *config.evaluation.networks):
+    check_pool(config.pool, source, pick_device(config.device))
+    for network in config.evaluation.networks:
         check_network(network, source.task)
 
 
 def bytes_needed(config: Config, source: Source) -> int:
-    """What the run will write, roughly: the pool's weights, the images, their labels, a page and logs."""
-    teacher = new_teacher(config.pool.network, source.task)
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in teacher.state_dict().values())
+    """What the run will write, roughly: the pool, the images, their labels, a page and logs."""
     images = len(source.classes) * config.ipc
     per_image = 3 * source.channels * source.image_size**2 + 8 * len(source.classes)
-    return len(config.pool.epochs) * weights + images * per_image + 8 * 2**20
+    return pool_bytes(config.pool, source) + images * per_image + 8 * 2**20
+
+
+def pool_bytes(settings: PoolSettings, source: Source) -> int:
+    """What a pool will write, roughly: weights and class means of every member, and what training needs to resume."""
+    if settings.folder:
+        return 0  # linked
+    network = build_network(settings.network, source.task)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+    features = sum(tensor.shape[0] for layer in normalisation_layers(network) for tensor in layer.parameters()) // 2
+    means = 4 * len(source.classes) * features if settings.class_means else 0
+    return settings.size * (weights + means) + 3 * weights

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 import yaml
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from teddy.config import Config, parse_config, read_recipe
+from teddy.config import Config, PoolConfig, parse_config, read_recipe
 from teddy.errors import TeddyError
 from teddy.progress import Metrics, Stage, watched
 from teddy.version import __version__
@@ -41,7 +42,7 @@ VERSIONED = ("torch", "torchvision", "numpy", "pillow", "scikit-learn")
 class Run:
     """An open run folder: where stages read and write and say how far they are, from which seed, on which device."""
 
-    def __init__(self, folder: Path, config: Config, console: Console | None = None) -> None:
+    def __init__(self, folder: Path, config: PoolConfig, console: Console | None = None) -> None:
         self.folder = folder
         self.seed = config.seed
         self.device = pick_device(config.device)
@@ -87,9 +88,14 @@ class Run:
         """The same for JSON."""
         self.write(name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
-    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """The same for tensors, as safetensors."""
-        self.write(name, save_tensors({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}))
+    def write_tensors(self, name: str, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> Path:
+        """The same for tensors, as safetensors, with text `about` them in the header; gives the file."""
+        self.write(name, save_tensors({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, about))
+        return self.folder / name
+
+    def remove(self, name: str) -> None:
+        """An artefact that has served."""
+        (self.folder / name).unlink(missing_ok=True)
 
     def read_json(self, name: str) -> Any:
         """A JSON artefact."""
@@ -97,7 +103,7 @@ class Run:
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """A safetensors artefact."""
-        return load_tensors((self.folder / name).read_bytes())
+        return read_tensors(self.folder / name)
 
     def note_source(self, description: dict[str, Any]) -> None:
         """Keep what the data looked like; raise if a run that goes on finds it changed."""
@@ -127,7 +133,7 @@ class Run:
 
 @contextmanager
 def new_run(
-    folder: Path, config: Config, *, bytes_needed: int, overwrite: bool = False, console: Console | None = None
+    folder: Path, config: PoolConfig, *, bytes_needed: int, overwrite: bool = False, console: Console | None = None
 ) -> Iterator[Run]:
     """The folder of this very configuration, made or gone on with; refused if it holds something else."""
     fresh = _claim(folder, config, overwrite)
@@ -164,7 +170,10 @@ def existing_run(folder: Path, console: Console | None = None) -> Iterator[tuple
     """A run folder that is there, with its configuration."""
     if not (folder / CONFIG).is_file():
         raise TeddyError(f"{folder}: not a run folder (no {CONFIG} in it); 'teddy distill' makes one")
-    config = parse_config(read_recipe(folder / CONFIG))
+    tree = read_recipe(folder / CONFIG)
+    if "ipc" not in tree:
+        raise TeddyError(f"{folder}: holds a pool and no run; 'teddy distill --pool {folder}' makes one with it")
+    config = parse_config(tree)
     run = Run(folder, config, console)
     try:
         yield run, config
@@ -187,6 +196,14 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """A safetensors file that was written whole."""
+    try:
+        return load_tensors(path.read_bytes())
+    except (SafetensorError, FileNotFoundError) as error:
+        raise TeddyError(f"{path}: damaged or missing ({error}); copy it again, or make it anew") from None
+
+
 def pick_device(name: str) -> torch.device:
     """The device by name; 'auto' takes the GPU where there is one."""
     if name == "auto":
@@ -204,7 +221,7 @@ def versions() -> dict[str, str]:
     return {"teddy": __version__, "python": platform.python_version(), **packages}
 
 
-def _claim(folder: Path, config: Config, overwrite: bool) -> bool:
+def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
     """True if the folder is to be made anew, False if this run goes on in it."""
     if folder.exists() and not folder.is_dir():
         raise TeddyError(f"--out {folder}: is a file; name a folder")

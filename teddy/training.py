@@ -1,7 +1,9 @@
 """The one loop that trains a network, for teachers and students alike: they differ in what they pass."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from teddy import seeding
 from teddy.config import TrainingSettings
 from teddy.data.images import ImageSet, in_order
 from teddy.data.loaders import Batch, Epochs
@@ -16,80 +19,123 @@ from teddy.data.preprocessing import Preprocessing
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
+AfterStep = Callable[[int, nn.Module], bool | None]
+"""Told the number of steps done and the network to be used; may end the training by returning True."""
 EVALUATION_BATCH = 1000
 
 
+@dataclass(frozen=True)
+class Training:
+    """What training changes: a network, its optimizer, its moving average. It can be written down and taken up."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    averaged: AveragedModel | None = None
+
+    @property
+    def result(self) -> nn.Module:
+        """What is to be used: the moving average where there is one."""
+        return self.averaged.module if self.averaged else self.network
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything as tensors by name."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        if self.averaged:
+            tensors |= {f"averaged.{name}": value for name, value in self.averaged.state_dict().items()}
+        for number, values in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in values.items() if value is not None}
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """As it was when `tensors` were its state."""
+        self.network.load_state_dict(_under("network.", tensors))
+        if self.averaged:
+            self.averaged.load_state_dict(_under("averaged.", tensors))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in _under("optimizer.", tensors).items():
+            number, name = key.split(".")
+            state.setdefault(int(number), {})[name] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
 def train(
-    network: nn.Module,
+    training: Training,
     loader: Epochs,
     loss: Loss,
-    optimizer: torch.optim.Optimizer,
     rate: Callable[[float], float],
     *,
-    epochs: range,
+    steps: range,
+    seed: int,
     stage: Stage,
-    ema: float | None = None,
-    after_epoch: Callable[[int, nn.Module], None] | None = None,
+    after_step: AfterStep | None = None,
 ) -> nn.Module:
-    """Train `network` through `epochs`, numbered from 0, and return what is to be used: it or its moving average.
+    """Train through `steps`, which begin with an epoch, and return what is to be used: the network or its average.
 
-    `rate` gives the factor on the learning rate at a fractional epoch; `after_epoch` is called with the number of
-    epochs done and the network to be used.
+    `rate` gives the factor on the learning rate at a fractional epoch. What the network itself draws, as dropout does,
+    comes from `seed` and the epoch's number, so that training can be taken up at any epoch.
     """
-    averaged = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True) if ema else None
-    result: nn.Module = averaged.module if averaged else network
-    per_epoch = loader.batches_per_epoch
-    schedule = LambdaLR(optimizer, lambda step: rate(epochs.start + step / per_epoch))
-    for epoch in epochs:
-        network.train()
-        for batch in loader.epoch(epoch):
-            value = loss(network(batch.images), batch)
-            optimizer.zero_grad()
-            value.backward()
-            optimizer.step()
-            schedule.step()
-            if averaged:
-                averaged.update_parameters(network)
-            stage.step(loss=value)
-        if after_epoch:
-            after_epoch(epoch + 1, result)
-    return result
+    network, optimizer, per_epoch = training.network, training.optimizer, loader.batches_per_epoch
+    assert steps.start % per_epoch == 0
+    schedule = LambdaLR(optimizer, lambda step: rate((steps.start + step) / per_epoch))
+    network.train()
+    for epoch in range(steps.start // per_epoch, math.ceil(steps.stop / per_epoch)):
+        first = epoch * per_epoch
+        with seeding.seeded(seed, "epoch", epoch):
+            for step, batch in zip(range(first, min(first + per_epoch, steps.stop)), loader.epoch(epoch), strict=False):
+                value = loss(network(batch.images), batch)
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+                schedule.step()
+                if training.averaged:
+                    training.averaged.update_parameters(network)
+                stage.step(loss=value)
+                if after_step and after_step(step + 1, training.result):
+                    return training.result
+    return training.result
 
 
 def train_as(
     settings: TrainingSettings,
-    network: nn.Module,
+    training: Training,
     loader: Epochs,
     loss: Loss,
     *,
+    seed: int,
     stage: Stage,
-    last_epoch: int | None = None,
-    after_epoch: Callable[[int, nn.Module], None] | None = None,
+    steps: range | None = None,
+    after_step: AfterStep | None = None,
 ) -> nn.Module:
-    """`train` as the configuration says, up to `last_epoch` where that comes before the schedule's end."""
-    return train(
-        network,
-        loader,
-        loss,
-        make_optimizer(
-            settings.optimizer,
-            network,
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            momentum=settings.momentum,
-        ),
-        learning_rate(
-            settings.schedule,
-            epochs=settings.epochs,
-            cosine_slowed=settings.cosine_slowed,
-            step_epochs=settings.step_epochs,
-            warmup_epochs=settings.warmup_epochs,
-        ),
-        epochs=range(last_epoch or settings.epochs),
-        ema=settings.ema,
-        stage=stage,
-        after_epoch=after_epoch,
+    """`train` on the configured schedule, through all of its epochs or only through `steps`."""
+    rate = learning_rate(
+        settings.schedule,
+        epochs=settings.epochs,
+        cosine_slowed=settings.cosine_slowed,
+        step_epochs=settings.step_epochs,
+        warmup_epochs=settings.warmup_epochs,
     )
+    whole = range(settings.epochs * loader.batches_per_epoch)
+    return train(
+        training, loader, loss, rate, steps=whole if steps is None else steps, seed=seed, stage=stage,
+        after_step=after_step,
+    )  # fmt: skip
+
+
+def start_training(settings: TrainingSettings, network: nn.Module) -> Training:
+    """The configured optimizer and moving average for a network."""
+    optimizer = make_optimizer(
+        settings.optimizer,
+        network,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+    )
+    return Training(network, optimizer, moving_average(network, settings.ema) if settings.ema else None)
+
+
+def moving_average(network: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average of a network's weights and buffers."""
+    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
 
 
 def make_optimizer(
@@ -132,10 +178,23 @@ def learning_rate(
 @torch.inference_mode()
 def accuracy(network: nn.Module, images: ImageSet, preprocessing: Preprocessing) -> float:
     """Per cent of `images` classified rightly."""
+    right = 0
+    with evaluating(network):
+        for part in in_order(images, EVALUATION_BATCH):
+            right += int((network(preprocessing.normalise(part.pixels)).argmax(1) == part.labels).sum())
+    return 100 * right / len(images)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """In evaluation mode inside, as it was outside."""
     was_training = network.training
     network.eval()
-    right = 0
-    for part in in_order(images, EVALUATION_BATCH):
-        right += int((network(preprocessing.normalise(part.pixels)).argmax(1) == part.labels).sum())
-    network.train(was_training)
-    return 100 * right / len(images)
+    try:
+        yield
+    finally:
+        network.train(was_training)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

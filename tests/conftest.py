@@ -17,8 +17,8 @@ from teddy.run import Run, new_run
 # The whole path on digits in about a second.
 QUICK = {
     "pool.network": "convnet-d1-w4-bn",
-    "pool.first_epoch": 1,
-    "pool.last_epoch": 3,
+    "pool.first": 1,
+    "pool.last": 3,
     "pool.training.epochs": 3,
     "pool.training.batch_size": 256,
     "method.iterations": 3,
@@ -30,13 +30,6 @@ QUICK = {
     "evaluation.full_data_seeds": 1,
 }
 QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
-
-
-class Silent:
-    """A stage that nobody watches."""
-
-    def step(self, **values: object) -> None:
-        pass
 
 
 class Shown(NamedTuple):

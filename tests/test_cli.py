@@ -68,7 +68,10 @@ MISTAKES = {
         "unknown network 'resnet81'; did you mean 'resnet18'",
     ),
     "an unknown student": (["digits", "--ipc", 1, "--set", "evaluation.networks=[vgg]"], "unknown network 'vgg'"),
-    "a teacher without BatchNorm": (["digits", "--ipc", 1, "--set", "pool.network=convnet"], "has no BatchNorm"),
+    "a teacher without normalisation": (
+        ["digits", "--ipc", 1, "--set", "pool.network=squeezenet1_1", "--set", "data.image_size=32"],
+        "pool.network 'squeezenet1_1': has no normalisation layers",
+    ),
     "a network that is too deep": (
         ["digits", "--ipc", 1, "--set", "evaluation.networks=[alexnet]"],
         "network 'alexnet' does not take images of 16 × 16",

@@ -26,7 +26,7 @@ def parse(**changes: object) -> Config:
 )
 def test_the_papers_pools(first: int, last: int, expected: list[int]):
     training = TeacherTrainingSettings(epochs=90)
-    assert list(PoolSettings(first_epoch=first, last_epoch=last, every=5, training=training).epochs) == expected
+    assert list(PoolSettings(first=first, last=last, every=5, training=training).snapshots) == expected
 
 
 def test_the_defaults_are_the_papers_for_tiny_imagenet():
@@ -67,8 +67,8 @@ def test_the_defaults_are_the_papers_for_tiny_imagenet():
         ("relabel__teachers", "some", "relabel.teachers: input should be"),
         ("relabel__teachers", 9, "relabel.teachers: takes 9 of a pool of 8"),
         ("method__teachers", 9, "method.teachers: draws 9 of a pool of 8"),
-        ("pool__last_epoch", 51, "pool: last_epoch: 51 is beyond the 50 of training.epochs"),
-        ("pool__first_epoch", 47, "pool: first_epoch: 47 is after last_epoch 46"),
+        ("pool__last", 51, "pool: last: 51 is beyond the 50 of training.epochs"),
+        ("pool__first", 47, "pool: first: 47 is after last, 46"),
         ("pool__training__warmup_epochs", 50, "pool.training: warmup_epochs: 50 leaves nothing of 50 epochs"),
         ("device", "gpu", "device: string should match pattern"),
         ("evaluation__networks", [], "evaluation.networks: "),

@@ -15,6 +15,7 @@ from teddy.evaluation import ROWS, Score, evaluate_students
 from teddy.relabel import Labelled
 from teddy.report.table import result_lines
 from teddy.run import Run
+from teddy.training import Training
 
 SETTINGS = EvaluationSettings.model_validate(
     {
@@ -61,11 +62,12 @@ def test_all_rows_but_the_full_data_train_in_the_same_way(
 ):
     seen: list[tuple[object, Loader, object]] = []
 
-    def note(training: object, network: torch.nn.Module, loader: Loader, *_: object) -> object:
-        seen.append((training, loader, [parameter.clone() for parameter in network.parameters()]))
-        return {"accuracy": 1.0, "curve": [[1, 1.0]]}
+    def note(settings: object, training: Training, loader: Loader, *_: object, **given: object) -> object:
+        seen.append((settings, loader, [parameter.clone() for parameter in training.network.parameters()]))
+        return original(settings, training, loader, *_, **given)
 
-    monkeypatch.setattr(evaluation, "_train_student", note)
+    original = evaluation.train_as
+    monkeypatch.setattr(evaluation, "train_as", note)
     evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     rows = {name: seen[2 * place : 2 * place + 2] for place, name in enumerate(ROWS)}
     for number in range(2):
@@ -90,8 +92,8 @@ def test_students_that_are_there_are_not_trained_again(
 ):
     first = evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     trained = []
-    original = evaluation._train_student
-    monkeypatch.setattr(evaluation, "_train_student", lambda *given: trained.append(1) or original(*given))
+    original = evaluation.train_student
+    monkeypatch.setattr(evaluation, "train_student", lambda *given: trained.append(1) or original(*given))
     assert evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run) == first
     assert not trained
     more = evaluate_students(SETTINGS.model_copy(update={"seeds": 3}), RelabelSettings(), labelled, source, run)

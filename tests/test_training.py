@@ -1,17 +1,19 @@
 """Schedules, optimisers and the loop, against numbers worked out by hand."""
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
-from conftest import Silent
 from torch import Tensor, nn
 
 from teddy.data.loaders import Batch, Loader
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Source, Task
 from teddy.matching.labels import cross_entropy
-from teddy.training import accuracy, learning_rate, make_optimizer, train
+from teddy.progress import Unwatched
+from teddy.training import Training, accuracy, learning_rate, make_optimizer, moving_average, train
 
 
 @pytest.mark.parametrize(
@@ -68,40 +70,90 @@ def loss(logits: Tensor, batch: Batch) -> Tensor:
     return logits.mean() ** 2 / 2  # gradient: the weight itself
 
 
-def test_the_loop_follows_sgd_with_momentum_decay_and_schedule():
+def start(name: Literal["sgd", "adamw"], ema: float | None = None, **settings: float) -> Training:
     network = Scalar()
-    optimizer = make_optimizer("sgd", network, learning_rate=0.1, weight_decay=0.01, momentum=0.9)
-    rate = learning_rate("cosine", epochs=3)
-    train(network, scalar_loader(2), loss, optimizer, rate, epochs=range(3), stage=Silent())
+    optimizer = make_optimizer(
+        name, network, **({"learning_rate": 0.1, "weight_decay": 0.0, "momentum": 0.0} | settings)
+    )
+    return Training(network, optimizer, moving_average(network, ema) if ema else None)
+
+
+def run(
+    training: Training, batches: int, steps: range, rate: Callable[[float], float] = lambda _: 1.0, **given: object
+):
+    return train(training, scalar_loader(batches), loss, rate, steps=steps, seed=0, stage=Unwatched(), **given)
+
+
+def test_the_loop_follows_sgd_with_momentum_decay_and_schedule():
+    training = start("sgd", weight_decay=0.01, momentum=0.9)
+    run(training, 2, range(6), learning_rate("cosine", epochs=3))
     weight, velocity = 1.0, 0.0
     for step in range(6):
         velocity = 0.9 * velocity + weight + 0.01 * weight
         weight -= 0.1 * (1 + math.cos(math.pi * step / 6)) / 2 * velocity
-    assert network.weight.item() == pytest.approx(weight, rel=1e-5)
+    assert training.network.weight.item() == pytest.approx(weight, rel=1e-5)
 
 
 def test_the_moving_average_is_what_is_returned_with_its_buffers():
-    network = Scalar()
-    optimizer = make_optimizer("sgd", network, learning_rate=0.1, weight_decay=0.0, momentum=0.0)
-    constant = learning_rate("constant", epochs=4)
-    result = train(network, scalar_loader(1), loss, optimizer, constant, epochs=range(4), stage=Silent(), ema=0.6)
+    training = start("sgd", ema=0.6)
+    result = run(training, 1, range(4))
     weights = [0.9, 0.81, 0.729, 0.6561]
     averaged = weights[0]
     for weight in weights[1:]:
         averaged = 0.6 * averaged + 0.4 * weight
-    assert result.weight.item() == pytest.approx(averaged, rel=1e-5)  # type: ignore[union-attr]
-    assert network.weight.item() == pytest.approx(weights[-1], rel=1e-5)
-    assert 1 < result.seen.item() < 4  # type: ignore[union-attr,operator]
+    assert result.weight.item() == pytest.approx(averaged, rel=1e-5)
+    assert training.network.weight.item() == pytest.approx(weights[-1], rel=1e-5)
+    assert 1 < result.seen.item() < 4
 
 
-def test_after_each_epoch_the_number_done_is_told():
+def test_after_each_step_the_number_done_is_told():
     told = []
-    optimizer = make_optimizer("adamw", network := Scalar(), learning_rate=0.1, weight_decay=0.0, momentum=0.0)
-    train(
-        network, scalar_loader(2), loss, optimizer, lambda _: 1.0,
-        epochs=range(3), stage=Silent(), after_epoch=lambda done, _: told.append(done),
-    )  # fmt: skip
-    assert told == [1, 2, 3]
+    run(start("adamw"), 2, range(5), after_step=lambda done, _: told.append(done))
+    assert told == [1, 2, 3, 4, 5]  # the last epoch ends in its middle
+
+
+def test_whoever_is_told_may_end_the_training():
+    training = start("sgd")
+    run(training, 2, range(100), after_step=lambda done, _: done == 3)
+    assert training.network.weight.item() == pytest.approx(0.9**3)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("ema", [None, 0.6])
+def test_training_taken_up_is_training_gone_on_with(optimizer: Literal["sgd", "adamw"], ema: float | None):
+    rate = learning_rate("cosine", epochs=5)
+    whole = start(optimizer, ema, momentum=0.9)
+    expected = run(whole, 2, range(10), rate)
+    first = start(optimizer, ema, momentum=0.9)
+    run(first, 2, range(6), rate)
+    written = {name: value.clone() for name, value in first.state().items()}
+    second = start(optimizer, ema, momentum=0.9)
+    second.restore(written)
+    result = run(second, 2, range(6, 10), rate)
+    assert torch.equal(result.weight, expected.weight)
+    assert torch.equal(result.seen, expected.seen)
+    assert whole.state().keys() == second.state().keys()
+    assert all(torch.equal(value, second.state()[name]) for name, value in whole.state().items())
+
+
+def test_what_a_network_draws_depends_on_the_epoch_and_not_on_where_training_began():
+    def dropped(steps: range) -> list[Tensor]:
+        seen: list[Tensor] = []
+
+        class Dropping(Scalar):
+            def forward(self, images: Tensor) -> Tensor:
+                seen.append(torch.rand(3))
+                return super().forward(images)
+
+        network = Dropping()
+        run(
+            Training(network, make_optimizer("adamw", network, learning_rate=0.1, weight_decay=0, momentum=0)), 2, steps
+        )
+        return seen
+
+    whole, end = dropped(range(6)), dropped(range(4, 6))
+    assert all(torch.equal(a, b) for a, b in zip(whole[4:], end, strict=True))
+    assert not torch.equal(whole[0], whole[2])
 
 
 def test_accuracy_counts(source: Source):
@@ -118,9 +170,9 @@ def test_a_small_network_learns_what_can_be_learnt(source: Source):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     loader = Loader(source.train, source.preprocessing, source.task, batch_size=8, seed=0)
-    optimizer = make_optimizer("adamw", network, learning_rate=0.01, weight_decay=0.0, momentum=0.0)
+    training = Training(network, make_optimizer("adamw", network, learning_rate=0.01, weight_decay=0.0, momentum=0.0))
     train(
-        network, loader, lambda logits, batch: cross_entropy(logits, batch.targets), optimizer, lambda _: 1.0,
-        epochs=range(20), stage=Silent(),
+        training, loader, lambda logits, batch: cross_entropy(logits, batch.targets), lambda _: 1.0,
+        steps=range(60), seed=0, stage=Unwatched(),
     )  # fmt: skip
     assert accuracy(network, source.test, source.preprocessing) == 100.0

@@ -1,7 +1,7 @@
 """Real images, opened from wherever they are, in the form that memory allows."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +65,12 @@ class Source:
         """What was opened, in a line."""
         left_out = f", {len(self.skipped)} unreadable left out" if self.skipped else ""
         return f"{self.name}: {len(self.train):,} + {len(self.test):,} images, {self.form}{left_out}"
+
+    def normalised_by(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Source":
+        """The same images with a normalisation that was made elsewhere."""
+        if len(mean) != self.channels:
+            raise TeddyError(f"data.mean: has {len(mean)} numbers, and the images {self.channels} channels")
+        return replace(self, preprocessing=Preprocessing(mean, std))
 
     def class_counts(self) -> list[int]:
         """Training images of each class."""

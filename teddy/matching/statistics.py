@@ -3,19 +3,34 @@
 Shapes: B images, C channels, H × W positions, D features, K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from teddy.models.layers import channels_first
 
-def forward_recording(network: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The logits [B, K], and what each of `layers` was given on the way, in the order of `layers`."""
-    inputs: dict[nn.Module, Tensor] = {}
+Kept = TypeVar("Kept")
+
+
+class Statistics(NamedTuple):
+    """Mean and biased variance [C] of `number` values a channel."""
+
+    mean: Tensor
+    variance: Tensor
+    number: int
+
+
+def forward_recording(
+    network: nn.Module, layers: Sequence[nn.Module], images: Tensor, keep: Callable[[Tensor], Kept]
+) -> tuple[Tensor, list[Kept]]:
+    """The logits [B, K], and for each of `layers` what `keep` makes of the features [B, C, …] it was given."""
+    kept: dict[nn.Module, Kept] = {}
 
     def record(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        inputs[layer] = given[0]
+        kept[layer] = keep(channels_first(layer, given[0]))
 
     handles = [layer.register_forward_pre_hook(record) for layer in layers]
     try:
@@ -23,19 +38,27 @@ def forward_recording(network: nn.Module, layers: Sequence[nn.Module], images: T
     finally:
         for handle in handles:
             handle.remove()
-    return logits, [inputs[layer] for layer in layers]
+    return logits, [kept[layer] for layer in layers]
 
 
-def batch_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance [C] of features [B, C, …] over images and positions: μ_l and σ²_l of Eq. 5."""
+def batch_statistics(features: Tensor) -> Statistics:
+    """μ_l and σ²_l of Eq. 5: over images and positions of features [B, C, …]."""
     over = [dim for dim in range(features.dim()) if dim != 1]
     variance, mean = torch.var_mean(_exact(features), dim=over, correction=0)
-    return mean, variance
+    return Statistics(mean, variance, features.numel() // features.shape[1])
+
+
+def merged(a: Statistics, b: Statistics) -> Statistics:
+    """The statistics of both sets of values together, without the cancellation of E[x²] − E[x]²."""
+    number = a.number + b.number
+    share, apart = b.number / number, b.mean - a.mean
+    variance = a.variance + share * (b.variance - a.variance) + share * (1 - share) * apart**2
+    return Statistics(a.mean + share * apart, variance, number)
 
 
 def statistics_distance(features: Tensor, real_mean: Tensor, real_variance: Tensor) -> Tensor:
     """One layer's share of Eq. 6: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
-    mean, variance = batch_statistics(features)
+    mean, variance, _ = batch_statistics(features)
     return torch.linalg.vector_norm(mean - real_mean) + torch.linalg.vector_norm(variance - real_variance)
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from teddy.config import MethodSettings
 from teddy.matching.statistics import class_wise_distance, classifier_prior, forward_recording, statistics_distance
 from teddy.methods.method import Method, noise_or_real
-from teddy.pool.pool import Teacher, recorded_layers
+from teddy.models.layers import recorded_layers
+from teddy.pool.pool import Teacher
 from teddy.synthesis.engine import Objective
 
 
@@ -31,11 +32,11 @@ def weighted_objective(
         terms: dict[str, list[Tensor]] = {}
         for teacher in teachers:
             layers = recorded_layers(teacher.network)
-            logits, inputs = forward_recording(teacher.network, layers, images)
+            logits, inputs = forward_recording(teacher.network, layers, images, lambda features: features)
             if global_weight:
                 distances = [
-                    statistics_distance(features, layer.running_mean, layer.running_var)  # type: ignore[arg-type]
-                    for layer, features in zip(layers[:-1], inputs[:-1], strict=True)
+                    statistics_distance(features, mean, variance)
+                    for features, mean, variance in zip(inputs[:-1], teacher.means, teacher.variances, strict=True)
                 ]
                 terms.setdefault("global", []).append(global_weight * torch.stack(distances).sum())
             if class_wise_weight:

@@ -2,9 +2,10 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
 from teddy.data.source import Task
@@ -13,6 +14,7 @@ from teddy.models.convnet import ConvNet
 
 CONVNET = re.compile(r"convnet(?:-d(?P<depth>\d+))?(?:-w(?P<width>\d+))?(?:-(?P<norm>bn|in))?")
 SMALL_IMAGE = 64  # up to here a ResNet keeps its resolution in the stem, as the paper does for Tiny-ImageNet
+TORCHVISION, TIMM = "torchvision/", "timm/"
 RESIDUAL = re.compile(r"(resnet|resnext|wide_resnet)\w+")
 
 
@@ -21,7 +23,9 @@ def known_networks() -> dict[str, str]:
     """Name → what it is."""
     own = {
         "convnet": "the field's ConvNet: width 128, InstanceNorm, depth by image size; convnet-d3-w64-bn sets each",
-        "convnet-bn": "the same with BatchNorm, which a teacher needs",
+        "convnet-bn": "the same with BatchNorm",
+        f"{TORCHVISION}NAME": "any of torchvision's with the stem it came with, for weights made elsewhere",
+        f"{TIMM}NAME": "any of timm's, where timm is installed",
     }
     names = torchvision_models.list_models(module=torchvision_models)
     return own | {name: _summary(name) for name in names}
@@ -30,36 +34,31 @@ def known_networks() -> dict[str, str]:
 def build_network(name: str, task: Task) -> nn.Module:
     """An untrained network; whoever calls seeds its initialisation."""
     if match := CONVNET.fullmatch(name):
-        # A last feature map of 4 × 4, as in the field: depth 3 at 32 × 32, 4 at 64 × 64.
-        depth = int(match["depth"] or max(task.image_size.bit_length() - 3, 1))
-        if task.image_size // 2**depth < 1:
-            raise TeddyError(
-                f"network '{name}': {depth} halvings leave nothing of {task.image_size} × {task.image_size}"
-            )
-        return ConvNet(
-            depth=depth,
-            width=int(match["width"] or 128),
-            norm=match["norm"] or "in",
-            num_classes=task.num_classes,
-            channels=task.channels,
-            image_size=task.image_size,
-        )
-    if name not in known_networks():
+        return _build_convnet(name, match, task)
+    if name.startswith(TIMM):
+        return _build_timm(name.removeprefix(TIMM), task)
+    plain = name.removeprefix(TORCHVISION)
+    if "/" in plain or plain not in known_networks():
         raise unknown("network", name, known_networks())
-    options: dict[str, object] = {"image_size": task.image_size} if name.startswith("vit_") else {}
-    if name in {"googlenet", "inception_v3"}:
+    options: dict[str, object] = {"image_size": task.image_size} if plain.startswith("vit_") else {}
+    if plain in {"googlenet", "inception_v3"}:
         options |= {"aux_logits": False, "init_weights": True}
-    network: nn.Module = torchvision_models.get_model(name, weights=None, num_classes=task.num_classes, **options)
+    network: nn.Module = torchvision_models.get_model(plain, weights=None, num_classes=task.num_classes, **options)
     _fit_stem(network, name, task.channels, task.image_size)
     return network
+
+
+def example_images(network: nn.Module, task: Task, count: int) -> Tensor:
+    """Blank images that `network` takes, where it is."""
+    device = next(network.parameters()).device
+    return torch.zeros(count, task.channels, task.image_size, task.image_size, device=device)
 
 
 def check_network(name: str, task: Task) -> None:
     """Raise unless the network exists and takes such images; only shapes are worked out, nothing is computed."""
     try:
-        network = build_network(name, task)
-        images = torch.zeros(2, task.channels, task.image_size, task.image_size, device="meta")
-        network.eval().to("meta")(images)
+        network = build_network(name, task).eval().to("meta")
+        network(example_images(network, task, 2))
     except (RuntimeError, ValueError, AssertionError):
         raise TeddyError(
             f"network '{name}' does not take images of {task.image_size} × {task.image_size}; "
@@ -67,16 +66,33 @@ def check_network(name: str, task: Task) -> None:
         ) from None
 
 
-def normalisation_layers(network: nn.Module) -> list[nn.Module]:
-    """The BatchNorm layers, whose inputs' statistics Eq. 6 compares."""
-    return [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+def _build_convnet(name: str, match: re.Match[str], task: Task) -> nn.Module:
+    # A last feature map of 4 × 4, as in the field: depth 3 at 32 × 32, 4 at 64 × 64.
+    depth = int(match["depth"] or max(task.image_size.bit_length() - 3, 1))
+    if task.image_size // 2**depth < 1:
+        raise TeddyError(f"network '{name}': {depth} halvings leave nothing of {task.image_size} × {task.image_size}")
+    return ConvNet(
+        depth=depth,
+        width=int(match["width"] or 128),
+        norm=match["norm"] or "in",
+        num_classes=task.num_classes,
+        channels=task.channels,
+        image_size=task.image_size,
+    )
 
 
-def classifier(network: nn.Module) -> nn.Module:
-    """The last linear map, whose input is the feature f(x) of Proposition 2."""
-    linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
-    return linear[-1] if linear else convolutions[-1]
+def _build_timm(name: str, task: Task) -> nn.Module:
+    try:
+        import timm
+    except ImportError:
+        raise TeddyError(f"network '{TIMM}{name}': timm is not installed; pip install timm") from None
+    if not timm.is_model(name):
+        raise unknown("network", f"{TIMM}{name}", [f"{TIMM}{known}" for known in timm.list_models()])
+    options: dict[str, Any] = {"pretrained": False, "num_classes": task.num_classes, "in_chans": task.channels}
+    try:
+        return timm.create_model(name, img_size=task.image_size, **options)
+    except TypeError:  # only those whose shape depends on the size take it
+        return timm.create_model(name, **options)
 
 
 def _fit_stem(network: nn.Module, name: str, channels: int, image_size: int) -> None:

@@ -1,6 +1,6 @@
-"""The pool of weak teachers: drawing from it, and what is measured on the real data once per teacher.
+"""The pool of weak teachers, and drawing from it.
 
-Shapes: K classes, D features of a layer.
+Shapes: K classes, C channels of a layer, D features.
 """
 
 from dataclasses import dataclass
@@ -8,26 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from teddy.data.images import ImageSet, in_order
-from teddy.data.preprocessing import Preprocessing
-from teddy.matching.statistics import class_sums, forward_recording, pooled
-from teddy.models.zoo import classifier, normalisation_layers
-
-MEASURING_BATCH = 500
-
 
 @dataclass(frozen=True)
 class Teacher:
-    """One frozen network of the pool.
+    """One frozen network of the pool, and what its features are like on the real data.
 
-    `class_means` holds a tensor [K, D] per layer: the BatchNorm layers in order, then the classifier's input.
+    `means` and `variances` hold a tensor [C] per normalisation layer: RM and RV of Eq. 6. `class_means` holds a tensor
+    [K, D] for each of these layers and one for the classifier's input, or nothing where they were not measured.
     """
 
     name: str
-    epoch: int
     accuracy: float
     network: nn.Module
-    class_means: tuple[Tensor, ...]
+    means: tuple[Tensor, ...] = ()
+    variances: tuple[Tensor, ...] = ()
+    class_means: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,25 +48,3 @@ class Pool:
 def freeze(network: nn.Module) -> nn.Module:
     """In evaluation mode, without gradients for its weights."""
     return network.eval().requires_grad_(False)
-
-
-def recorded_layers(network: nn.Module) -> list[nn.Module]:
-    """The layers whose inputs are compared: every BatchNorm, then the classifier."""
-    return [*normalisation_layers(network), classifier(network)]
-
-
-@torch.no_grad()
-def measure_class_means(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, num_classes: int
-) -> tuple[Tensor, ...]:
-    """Means [K, D] of the real images' features by class, at every recorded layer, in one pass over the data."""
-    layers = recorded_layers(network)
-    sums: list[Tensor] = []
-    counts: Tensor | None = None
-    for part in in_order(images, MEASURING_BATCH):
-        _, inputs = forward_recording(network, layers, preprocessing.normalise(part.pixels))
-        batch = [class_sums(pooled(features), part.labels, num_classes) for features in inputs]
-        counts = batch[0][1] if counts is None else counts + batch[0][1]
-        sums = [total + part for total, (part, _) in zip(sums, batch, strict=True)] if sums else [s for s, _ in batch]
-    assert counts is not None
-    return tuple(total / counts.clamp(min=1)[:, None] for total in sums)

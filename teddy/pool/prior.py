@@ -1,54 +1,101 @@
 """Prior generation: one base network is trained, and its early trajectory is the pool (Algorithm 1, first branch)."""
 
+import time
 from collections.abc import Callable
-from functools import partial
 
+import torch
 from torch import nn
 
 from teddy import seeding
 from teddy.config import PoolSettings
-from teddy.data.augment import draw_change
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
-from teddy.matching.labels import cross_entropy
-from teddy.pool.pool import measure_class_means
-from teddy.pool.store import Member, write_index, write_teacher
+from teddy.pool.store import Member, note_members, noted_members, write_member
+from teddy.pool.training import teacher_loader, teacher_loss
 from teddy.run import Run
-from teddy.training import accuracy, train_as
+from teddy.training import Training, start_training, train_as
+
+CHECKPOINT = "pool/training.safetensors"
+SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
 
-def train_pool(settings: PoolSettings, source: Source, run: Run, new_network: Callable[[], nn.Module]) -> None:
-    """Train the base from T_b to T_e and no further, leaving its snapshots in the run folder."""
-    training, real, test = settings.training, source.train.to(run.device), source.test.to(run.device)
-    members: list[Member] = []
+def make_prior(settings: PoolSettings, base: nn.Module, source: Source, run: Run) -> list[Member]:
+    """Train the base up to T_e and no further, leaving its snapshots in the run folder."""
+    per_epoch = _loader(settings, source, run).batches_per_epoch
+    each = per_epoch if settings.unit == "epochs" else 1
+    names = {number * each: f"{settings.unit[:-1]}-{number:03d}" for number in settings.snapshots}
 
-    def cache(epoch: int, network: nn.Module) -> None:
-        if epoch in settings.epochs:
-            name = f"epoch-{epoch:03d}"
-            means = measure_class_means(network.eval(), real, source.preprocessing, len(source.classes))
-            write_teacher(run, name, network, means)
-            score = round(accuracy(network, test, source.preprocessing), 3)
-            members.append({"name": name, "epoch": epoch, "accuracy": score})
+    def cache(step: int, network: nn.Module) -> None:
+        if step in names:
+            member = write_member(
+                run,
+                source,
+                network,
+                network_name=settings.network,
+                name=names[step],
+                step=step,
+                epoch=step / per_epoch,
+                class_means=settings.class_means,
+            )
+            # Those that come again after an interruption take the place of what was there.
+            note_members(run, [*(earlier for earlier in noted_members(run) if earlier["step"] < step), member])
 
-    loader = Loader(
-        real,
-        source.preprocessing,
-        source.task,
-        batch_size=training.batch_size,
-        seed=seeding.derive(run.seed, "pool", "order"),
-        change=partial(draw_change, **training.augment.model_dump()),
-    )
-    steps = settings.last_epoch * loader.batches_per_epoch
-    with seeding.seeded(run.seed, "pool", "network"), run.stage("pool", f"pool: {settings.network}", steps) as stage:
-        network = new_network().to(run.device)
-        cache(0, network)
-        train_as(
+    train_base(settings, base, source, run, last=max(names), at=cache)
+    return noted_members(run)
+
+
+def train_base(
+    settings: PoolSettings,
+    base: nn.Module,
+    source: Source,
+    run: Run,
+    *,
+    last: int,
+    at: Callable[[int, nn.Module], None] | None = None,
+) -> nn.Module:
+    """Train up to step `last`, from the checkpoint that an interrupted training has left, if there is one.
+
+    `at` is called at every step, 0 included, with the network as it is then.
+    """
+    loader = _loader(settings, source, run)
+    training = start_training(settings.training, base.to(run.device))
+    first = _take_up(run, training)
+    written = time.monotonic()
+
+    def keep(step: int, network: nn.Module) -> None:
+        nonlocal written
+        if at:
+            at(step, network)
+        due = time.monotonic() - written > SECONDS_BETWEEN_CHECKPOINTS
+        if due and step < last and step % loader.batches_per_epoch == 0:
+            run.write_tensors(CHECKPOINT, training.state() | {"step": torch.tensor(step)})
+            written = time.monotonic()
+
+    going_on = f", going on from step {first}" if first else ""
+    with run.stage("pool", f"pool: {settings.network}{going_on}", last - first) as stage:
+        if at and not first:
+            at(0, training.result)
+        result = train_as(
+            settings.training,
             training,
-            network,
             loader,
-            lambda logits, batch: cross_entropy(logits, batch.targets),
+            teacher_loss,
+            seed=seeding.derive(run.seed, "pool", "network"),
+            steps=range(first, last),
             stage=stage,
-            last_epoch=settings.last_epoch,
-            after_epoch=cache,
+            after_step=keep,
         )
-    write_index(run, settings.network, settings.generation, source.classes, members)
+    run.remove(CHECKPOINT)
+    return result
+
+
+def _loader(settings: PoolSettings, source: Source, run: Run) -> Loader:
+    return teacher_loader(settings, source, run.device, seed=seeding.derive(run.seed, "pool", "order"))
+
+
+def _take_up(run: Run, training: Training) -> int:
+    if not run.has(CHECKPOINT):
+        return 0
+    tensors = run.read_tensors(CHECKPOINT)
+    training.restore(tensors)
+    return int(tensors["step"])

@@ -1,52 +1,178 @@
-"""The pool in the run folder: a safetensors file per teacher, and an index written when all are there."""
+"""The pool in a run folder: a safetensors file per teacher, and an index written when all are there."""
 
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 
+import torch
+import torch_pruning
 from torch import Tensor, nn
 
+from teddy.data.source import Source, Task
+from teddy.errors import TeddyError
+from teddy.models.widths import fit_widths, output_widths
+from teddy.models.zoo import build_network, example_images
+from teddy.pool.measuring import Measured, measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
-from teddy.run import Run
+from teddy.run import Run, read_tensors
+from teddy.training import accuracy
 
-INDEX = "pool/pool.json"
-MEANS = "class_means."  # before the layer's number, in a teacher's file beside its weights
+FOLDER = "pool"
+INDEX = f"{FOLDER}/pool.json"
+PROGRESS = f"{FOLDER}/progress.json"  # members made so far, while the pool is not complete
+STATISTICS = "teddy."  # before the names of what is measured, in a teacher's file beside its weights
+KINDS = ("means", "variances", "class_means")
 
 
 class Member(TypedDict):
-    """A teacher's line in the index; the accuracy is on the test part, in per cent."""
+    """A teacher's line in the index; the accuracy is on the test part, in per cent.
+
+    `step` and `epoch` count what the base was trained as a prior member, or the member fine-tuned as a post one, then
+    with the widths that pruning left and at `learning_rate`.
+    """
 
     name: str
-    epoch: int
     accuracy: float
+    step: int
+    epoch: float
+    learning_rate: float | None
+    widths: dict[str, int] | None
+    parameters: int
+    macs: int
+    bytes: int
 
 
-def write_teacher(run: Run, name: str, network: nn.Module, class_means: Sequence[Tensor]) -> None:
-    """One teacher's weights and class means."""
-    means = {f"{MEANS}{layer:03d}": mean for layer, mean in enumerate(class_means)}
-    run.write_tensors(f"pool/{name}.safetensors", network.state_dict() | means)
+class Index(TypedDict):
+    """What the pool is: `classes` are in the order in which its teachers know them."""
+
+    network: str
+    generation: str
+    reason: str
+    base: dict[str, Any] | None
+    classes: list[str]
+    shape: list[int]
+    mean: list[float]
+    std: list[float]
+    members: list[Member]
 
 
-def write_index(run: Run, network: str, generation: str, classes: Sequence[str], members: Sequence[Member]) -> None:
-    """The pool is complete; `classes` are in the order in which its teachers know them."""
-    index = {"network": network, "generation": generation, "classes": list(classes), "members": list(members)}
-    run.write_json(INDEX, index)
+def write_member(
+    run: Run,
+    source: Source,
+    network: nn.Module,
+    *,
+    network_name: str,
+    name: str,
+    step: int,
+    epoch: float,
+    class_means: bool,
+    learning_rate: float | None = None,
+    pruned: bool = False,
+) -> Member:
+    """Measure a teacher, and leave its weights and statistics in the run folder."""
+    measured = measure(network, source, run.device, class_means=class_means)
+    size = write_teacher(run, name, network, measured, {"network": network_name, "classes": list(source.classes)})
+    macs, parameters = count_cost(network, source.task)
+    return {
+        "name": name,
+        "accuracy": round(accuracy(network, source.test.to(run.device), source.preprocessing), 3),
+        "step": step,
+        "epoch": round(epoch, 4),
+        "learning_rate": learning_rate,
+        "widths": output_widths(network) if pruned else None,
+        "parameters": parameters,
+        "macs": macs,
+        "bytes": size,
+    }
 
 
-def read_members(run: Run) -> list[Member]:
-    """The index, without the networks."""
-    members: list[Member] = run.read_json(INDEX)["members"]
+def write_teacher(run: Run, name: str, network: nn.Module, measured: Measured, about: Mapping[str, Any]) -> int:
+    """One teacher's weights, and what was measured with it; gives the file's size."""
+    statistics = {
+        f"{STATISTICS}{kind}.{layer:03d}": tensor
+        for kind in KINDS
+        for layer, tensor in enumerate(getattr(measured, kind))
+    }
+    # A single key, since safetensors does not keep several in order and a file's bytes should not change.
+    path = run.write_tensors(_file(name), network.state_dict() | statistics, {"teddy": json.dumps(about)})
+    return path.stat().st_size
+
+
+def count_cost(network: nn.Module, task: Task) -> tuple[int, int]:
+    """Multiply-adds of one image, and parameters."""
+    macs, parameters = torch_pruning.utils.count_ops_and_params(network, example_images(network, task, 1))
+    return int(macs), int(parameters)
+
+
+def note_members(run: Run, members: Sequence[Member]) -> None:
+    """What is there so far, should the making be interrupted."""
+    run.write_json(PROGRESS, {"members": list(members)})
+
+
+def noted_members(run: Run) -> list[Member]:
+    """The members that an interrupted making has left."""
+    members: list[Member] = run.read_json(PROGRESS)["members"] if run.has(PROGRESS) else []
     return members
 
 
-def read_pool(run: Run, new_network: Callable[[], nn.Module]) -> Pool:
-    """All teachers, frozen, on the run's device."""
-    teachers = []
-    for member in read_members(run):
-        tensors = run.read_tensors(f"pool/{member['name']}.safetensors")
-        means = tuple(tensors.pop(key).to(run.device) for key in sorted(tensors) if key.startswith(MEANS))
-        network = new_network()
-        network.load_state_dict(tensors)
-        teachers.append(
-            Teacher(member["name"], member["epoch"], member["accuracy"], freeze(network.to(run.device)), means)
-        )
-    return Pool(tuple(teachers))
+def write_index(run: Run, source: Source, members: Sequence[Member], **about: Any) -> None:
+    """The pool is complete."""
+    preprocessing = source.preprocessing
+    index = about | {
+        "classes": list(source.classes),
+        "shape": [source.channels, source.image_size, source.image_size],
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "members": list(members),
+    }
+    run.write_json(INDEX, index)
+    run.remove(PROGRESS)
+
+
+def read_index(folder: Path) -> Index:
+    """What the pool in a run folder is, without the networks."""
+    try:
+        index: Index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise TeddyError(f"{folder}: no finished pool (no readable {INDEX} in it); 'teddy pool' makes one") from None
+    return index
+
+
+def read_pool(run: Run, task: Task) -> Pool:
+    """The run's teachers, frozen, on its device."""
+    return Pool(tuple(read_teachers(run.folder, task, run.device)))
+
+
+def read_teachers(folder: Path, task: Task, device: torch.device) -> Iterator[Teacher]:
+    """The teachers of the pool in a run folder, frozen."""
+    index = read_index(folder)
+    for member in index["members"]:
+        tensors = read_tensors(folder / _file(member["name"]))
+        yield _teacher(index["network"], member, tensors, task, device)
+
+
+def _teacher(name: str, member: Member, tensors: dict[str, Tensor], task: Task, device: torch.device) -> Teacher:
+    statistics = {
+        kind: tuple(tensors[key].to(device) for key in sorted(tensors) if key.startswith(f"{STATISTICS}{kind}."))
+        for kind in KINDS
+    }
+    weights = {key: tensor for key, tensor in tensors.items() if not key.startswith(STATISTICS)}
+    network = build_network(name, task)
+    if member["widths"]:
+        fit_widths(network, weights)
+    network.load_state_dict(weights)
+    freeze(network.to(device))
+    kept = running_statistics(network)
+    return Teacher(
+        member["name"],
+        member["accuracy"],
+        network,
+        statistics["means"] or kept.means,
+        statistics["variances"] or kept.variances,
+        statistics["class_means"],
+    )
+
+
+def _file(name: str) -> str:
+    return f"{FOLDER}/{name}.safetensors"

@@ -9,7 +9,7 @@ from teddy.config import Config
 from teddy.distilled import FOLDER, encode_png, read_distilled
 from teddy.errors import TeddyError
 from teddy.evaluation import RESULTS, Results
-from teddy.pool.store import read_members
+from teddy.pool.store import read_index
 from teddy.progress import read_metrics
 from teddy.report import gallery, plots
 from teddy.report.table import result_lines
@@ -45,7 +45,7 @@ def make_page(run: Run, config: Config) -> Path:
         num_classes=len(distilled.classes),
         num_images=len(distilled),
         losses=plots.loss_curves(synthesis) if synthesis else "",
-        pool=plots.pool_accuracies(read_members(run)),
+        pool=plots.pool_accuracies(read_index(run.folder)["members"]),
         timings=run.timings(),
         resolved=(run.folder / CONFIG).read_text(encoding="utf-8"),
         versions=versions(),

@@ -71,15 +71,17 @@ def loss_curves(points: Sequence[dict[str, float]]) -> str:
 
 
 def pool_accuracies(members: Sequence[Member]) -> str:
-    """Each weak teacher's accuracy at its epoch."""
+    """Each weak teacher's accuracy: at its epoch, or in order where they are pruned."""
     figure, axes = _figure("test accuracy, %")
-    epochs, scores = [member["epoch"] for member in members], [member["accuracy"] for member in members]
-    axes.plot(epochs, scores, "o-", color="#0f766e")
-    for epoch, score in zip(epochs, scores, strict=True):
+    pruned = members[0]["widths"] is not None
+    places = [number + 1 if pruned else member["epoch"] for number, member in enumerate(members)]
+    scores = [member["accuracy"] for member in members]
+    axes.plot(places, scores, "o-", color="#0f766e")
+    for place, score in zip(places, scores, strict=True):
         axes.annotate(
-            f"{score:.1f}", (epoch, score), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7
+            f"{score:.1f}", (place, score), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7
         )
-    axes.set_xlabel("epoch of the base network")
+    axes.set_xlabel("pruned networks, weakest first" if pruned else "epoch of the base network")
     axes.margins(y=0.15)
     return _svg(figure)
 

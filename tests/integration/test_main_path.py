@@ -117,7 +117,7 @@ def test_labels_are_the_pools_mean(outcome: teddy.Outcome):
         for member in members:
             network = build_network("convnet-d1-w4-bn", open_source("digits").task).eval()
             weights = run.read_tensors(f"pool/{member['name']}.safetensors")
-            network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("class_means")})
+            network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("teddy.")})
             with torch.no_grad():
                 expected += network(images) / 3
     torch.testing.assert_close(distilled.logits, expected, atol=1e-5, rtol=1e-5)
@@ -133,7 +133,7 @@ def test_a_run_that_is_complete_is_not_made_again(outcome: teddy.Outcome):
 def test_an_interrupted_run_ends_with_the_same_bytes(
     outcome: teddy.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    original, trained = evaluation._train_student, []
+    original, trained = evaluation.train_student, []
 
     def die_at_the_third(*given: object) -> object:
         trained.append(1)
@@ -141,7 +141,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
             raise KeyboardInterrupt
         return original(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(evaluation, "_train_student", die_at_the_third)
+    monkeypatch.setattr(evaluation, "train_student", die_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         distill(tmp_path / "run")
     assert not (tmp_path / "run" / "manifest.json").exists()

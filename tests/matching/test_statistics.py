@@ -12,6 +12,7 @@ from teddy.matching.statistics import (
     class_wise_distance,
     classifier_prior,
     forward_recording,
+    merged,
     pooled,
     statistics_distance,
 )
@@ -20,7 +21,7 @@ from teddy.matching.statistics import (
 def test_batch_statistics_by_hand():
     # Two images, two channels, one row of two pixels.
     features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[4.0, 0.0]]]])
-    mean, variance = batch_statistics(features)
+    mean, variance, _ = batch_statistics(features)
     assert mean.tolist() == [4.0, 1.0]
     assert variance.tolist() == [5.0, 3.0]  # (9+1+1+9)/4 and (1+1+9+1)/4: biased
 
@@ -28,7 +29,7 @@ def test_batch_statistics_by_hand():
 def test_batch_statistics_are_what_batchnorm_normalises_with():
     features = torch.randn(6, 3, 5, 4) * 3 + 1
     layer = nn.BatchNorm2d(3, affine=False, eps=1e-12)
-    mean, variance = batch_statistics(features)
+    mean, variance, _ = batch_statistics(features)
     expected = (features - mean[:, None, None]) / variance[:, None, None].sqrt()
     torch.testing.assert_close(layer(features), expected)
 
@@ -36,10 +37,22 @@ def test_batch_statistics_are_what_batchnorm_normalises_with():
 def test_half_precision_is_summed_in_single():
     features = torch.full((64, 1, 64, 64), 1.0, dtype=torch.bfloat16)
     features[0] = 1.5
-    mean, variance = batch_statistics(features)
+    mean, variance, _ = batch_statistics(features)
     assert mean.dtype == torch.float32
     assert mean.item() == pytest.approx(1 + 0.5 / 64, rel=1e-6)
     assert variance.item() == pytest.approx(0.25 * (1 / 64) * (63 / 64), rel=1e-4)
+
+
+def test_merged_statistics_are_those_of_everything_at_once():
+    # Far from zero, where E[x²] − E[x]² would have lost all digits.
+    features = torch.randn(30, 4, 3, 3) + 3000
+    total = batch_statistics(features[:4])
+    for part in (features[4:5], features[5:]):
+        total = merged(total, batch_statistics(part))
+    whole = batch_statistics(features)
+    assert total.number == whole.number == 30 * 9
+    torch.testing.assert_close(total.mean, whole.mean)
+    torch.testing.assert_close(total.variance, whole.variance, rtol=1e-3, atol=0)
 
 
 def test_statistics_distance_by_hand():
@@ -110,7 +123,7 @@ def test_recording_sees_the_inputs_in_the_order_asked_for_and_leaves_no_hook():
     first, second = nn.Linear(3, 4), nn.Linear(4, 2)
     network = nn.Sequential(first, nn.ReLU(), second)
     images = torch.randn(5, 3)
-    logits, (into_second, into_first) = forward_recording(network, [second, first], images)
+    logits, (into_second, into_first) = forward_recording(network, [second, first], images, lambda given: given)
     torch.testing.assert_close(logits, network(images))
     torch.testing.assert_close(into_second, first(images).relu())
     assert torch.equal(into_first, images)

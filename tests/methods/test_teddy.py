@@ -8,18 +8,20 @@ from torch.nn import functional as F
 from teddy.methods import METHODS
 from teddy.methods.teddy import weighted_objective
 from teddy.models.convnet import ConvNet
+from teddy.models.layers import batch_norms
+from teddy.pool.measuring import running_statistics
 from teddy.pool.pool import Teacher, freeze
 
 
 def make_teacher(seed: int) -> Teacher:
     torch.manual_seed(seed)
     network = ConvNet(depth=2, width=5, norm="bn", num_classes=3, channels=1, image_size=8)
-    for layer in network.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean = torch.randn(5)
-            layer.running_var = torch.rand(5) + 0.5
-    means = (torch.randn(3, 5), torch.randn(3, 5), torch.randn(3, 20))
-    return Teacher(f"teacher-{seed}", seed, 0.0, freeze(network), means)
+    for layer in batch_norms(network):
+        layer.running_mean = torch.randn(5)
+        layer.running_var = torch.rand(5) + 0.5
+    kept = running_statistics(network)
+    class_means = (torch.randn(3, 5), torch.randn(3, 5), torch.randn(3, 20))
+    return Teacher(f"teacher-{seed}", 0.0, freeze(network), kept.means, kept.variances, class_means)
 
 
 def naive_terms(images: torch.Tensor, labels: torch.Tensor, teachers: list[Teacher]) -> dict[str, float]:

@@ -5,7 +5,8 @@ from torchvision import models as torchvision_models
 
 from teddy.data.source import Task
 from teddy.errors import TeddyError
-from teddy.models.zoo import build_network, check_network, classifier, known_networks, normalisation_layers
+from teddy.models.layers import batch_norms, classifier, normalisation_layers
+from teddy.models.zoo import build_network, check_network, known_networks
 
 # One of each family of torchvision's, the smallest, at a size it takes.
 FAMILIES = {
@@ -59,7 +60,8 @@ def test_the_fields_convnet():
     network = build_network("convnet", Task(10, 3, 32))
     assert sum(parameter.numel() for parameter in network.parameters()) == 320_010  # as published for CIFAR-10
     assert build_network("convnet", Task(10, 3, 64)).classifier.in_features == 128 * 4 * 4
-    assert not normalisation_layers(network)
+    assert not batch_norms(network)
+    assert len(normalisation_layers(network)) == 3
     assert len(normalisation_layers(build_network("convnet-bn", Task(10, 3, 32)))) == 3
 
 

@@ -3,11 +3,11 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import Silent
 from torch import Tensor, nn
 
 from teddy import seeding
 from teddy.pool.pool import Pool, Teacher
+from teddy.progress import Unwatched
 from teddy.synthesis.engine import drawn_teachers, synthesize_images
 from teddy.synthesis.groups import make_groups
 
@@ -23,7 +23,7 @@ def towards_ten(images: Tensor, labels: Tensor, teachers: Sequence[Teacher]) -> 
 def synthesize(start: Tensor, *, ipc: int = 2, **changes: object) -> Tensor:
     options = {
         "bounds": WIDE, "change": lambda images, _: images, "iterations": 4, "learning_rate": 0.5, "weight_decay": 0.0,
-        "teachers": 2, "redraw": False, "in_turn": False, "seed": 0, "stage": Silent(),
+        "teachers": 2, "redraw": False, "in_turn": False, "seed": 0, "stage": Unwatched(),
     }  # fmt: skip
     groups = make_groups(len(start) // ipc, ipc, classes_per_group=2, images_per_class=1)
     return synthesize_images(start, groups, POOL, changes.pop("objective", towards_ten), **(options | changes))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_an_image_does_not_depend_on_the_groups_beside_it():
     for group in groups:
         alone = synthesize_images(
             start, [group], POOL, towards_ten, bounds=WIDE, change=jitter, iterations=4, learning_rate=0.5,
-            weight_decay=0.0, teachers=2, redraw=False, in_turn=False, seed=0, stage=Silent(),
+            weight_decay=0.0, teachers=2, redraw=False, in_turn=False, seed=0, stage=Unwatched(),
         )  # fmt: skip
         assert torch.equal(alone[group.rows], whole[group.rows])
 
