@@ -295,14 +295,14 @@ def _show_members(members: Any, folder: Path) -> None:
     console = Console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     pruned = members[0].widths is not None
-    made = ["widths", "fine-tuned, epochs", "learning rate"] if pruned else ["epoch"]
+    made = ["widths", "epochs", "rate"] if pruned else ["epoch"]
     distance = ["KL to the student"] if members[0].distance is not None else []
-    for heading in ["teacher", *made, "accuracy, %", "MMACs", "parameters, M", "MB", *distance]:
+    for heading in ["teacher", *made, "accuracy, %", "MMACs", "params, M", "MB", *distance]:
         table.add_column(heading, justify="left" if heading == "teacher" else "right")
     for member in members:
         rate = f"{member.learning_rate:.2g}" if member.learning_rate else ""
         made = [member.widths, f"{member.epochs:.2f}", rate] if pruned else [f"{member.epochs:g}"]
-        cost = [f"{member.macs / 1e6:,.1f}", f"{member.parameters / 1e6:.2f}", f"{member.bytes / 1e6:.1f}"]
+        cost = [f"{member.macs / 1e6:.4g}", f"{member.parameters / 1e6:.2f}", f"{member.bytes / 1e6:.1f}"]
         distance = [f"{member.distance:.3f}"] if member.distance is not None else []
         table.add_row(member.name, *made, f"{member.accuracy:.1f}", *cost, *distance)
     console.print(table, highlight=False)

@@ -135,7 +135,7 @@ class DataSettings(Settings):
 class FineTuningSettings(Settings):
     """How pruned members are trained on, and which accuracies they are to have."""
 
-    epochs: Weight = Field(2.0, description="at most; a member ends sooner when it has its accuracy")
+    epochs: Weight = Field(1.0, description="at most; a member ends sooner when it has its accuracy. The paper: 0 to 2")
     learning_rates: tuple[Positive, Positive] = Field(
         (0.1, 0.001), description="of the weakest member and of the strongest, geometric in between"
     )

@@ -50,12 +50,13 @@ def distill(
     one for the source is taken, if any. `pool` is a folder whose teachers are used instead of new ones. The same call
     on the same folder goes on where it was.
     """
-    recipe = recipe or default_recipe(source, ipc=ipc, method=method)
-    config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings, pool=pool)
     if pool is not None and Path(pool).resolve() == Path(out).resolve():
         raise TeddyError(f"--out {out}: is the folder of --pool; name another")
+    recipe = recipe or default_recipe(source, ipc=ipc, method=method)
+    config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings, pool=pool)
     real = _open(config, console)
     check(config, real)
+    check_pool(config.pool, real, pick_device(config.device))
     space = bytes_needed(config, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
         run.say(_told(real, recipe))

@@ -20,11 +20,9 @@ from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
-from teddy.pool.build import check_pool
 from teddy.pool.existing import how_made
 from teddy.pool.store import read_index
 from teddy.recipes import find_recipe, fitting_recipe
-from teddy.run import pick_device
 
 DEFAULT_METHOD = "teddy"
 
@@ -126,7 +124,6 @@ def check(config: Config, source: Source) -> None:
     if config.method.name not in METHODS:
         raise unknown("method", config.method.name, METHODS)
     source.require(config.ipc)
-    check_pool(config.pool, source, pick_device(config.device))
     for network in config.evaluation.networks:
         check_network(network, source.task)
 

@@ -1,5 +1,6 @@
 """What the tests share: a small source, a small configuration, the command line in this process."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,10 @@ from teddy.config import Config, parse_config
 from teddy.data.preprocessing import from_histogram, histogram
 from teddy.data.source import Images, Source
 from teddy.run import Run, new_run
+
+# Workers side by side, each with a thread for every core, would wait for each other most of the time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
 
 # The whole path on digits in about a second.
 QUICK = {
@@ -30,6 +35,9 @@ QUICK = {
     "evaluation.full_data_seeds": 1,
 }
 QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
+
+
+OpenRun = Callable[..., Run]
 
 
 class Shown(NamedTuple):
@@ -75,6 +83,22 @@ def config() -> Config:
 def run(tmp_path: Path, config: Config, quiet: Console) -> Iterator[Run]:
     with new_run(tmp_path / "run", config, bytes_needed=0, console=quiet) as opened:
         yield opened
+
+
+@pytest.fixture
+def open_run(tmp_path: Path, quiet: Console) -> Iterator[OpenRun]:
+    """Runs in folders of this test, by name."""
+    opened = []
+
+    def start(name: str, seed: int = 0) -> Run:
+        config = parse_config({"data": {"source": "digits"}, "ipc": 1, "seed": seed})
+        context = new_run(tmp_path / name, config, bytes_needed=0, console=quiet)
+        opened.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in opened:
+        context.__exit__(None, None, None)
 
 
 @pytest.fixture

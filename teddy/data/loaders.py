@@ -45,7 +45,7 @@ class Loader:
     """Batches of a set of images; each epoch has an order and augmentations of its own, by its number.
 
     `change` is `draw_change` with its settings; `label` turns augmented images into soft labels, as Algorithm 1's last
-    line has it; `rows` are the images to take, where not all.
+    line has it.
     """
 
     def __init__(
@@ -59,25 +59,20 @@ class Loader:
         change: Callable[..., Change] | None = None,
         cutmix_alpha: float = 0.0,
         label: Callable[[Tensor], Tensor] | None = None,
-        rows: Tensor | None = None,
     ) -> None:
         self.images = images
-        self.rows = rows
         self.preprocessing = preprocessing
         self.task = task
         self.seed = seed
         self.change = change
         self.cutmix_alpha = cutmix_alpha
         self.label = label
-        self.batches_per_epoch = math.ceil((len(images) if rows is None else len(rows)) / batch_size)
+        self.batches_per_epoch = math.ceil(len(images) / batch_size)
 
     def draws(self, epoch: int) -> list[Draw]:
         """An epoch's batches; their sizes differ by one at most, so that none is too small for BatchNorm."""
         generator = seeding.stream(self.seed, "epoch", epoch)
-        if self.rows is None:
-            order = torch.randperm(len(self.images), generator=generator)
-        else:
-            order = self.rows[torch.randperm(len(self.rows), generator=generator)]
+        order = torch.randperm(len(self.images), generator=generator)
         size = self.task.image_size
         draws = []
         for rows in order.tensor_split(self.batches_per_epoch):

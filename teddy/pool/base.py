@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,12 +20,12 @@ from teddy.errors import TeddyError
 from teddy.models.layers import classifier
 from teddy.models.zoo import RESIDUAL, TORCHVISION, build_network
 from teddy.pool.store import STATISTICS
+from teddy.pool.training import training_sample
 from teddy.training import evaluating
 
 NESTED = ("state_dict", "model_state_dict", "model", "network")  # where checkpoints keep the weights
 WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and compile put before each name
 CLASS_KEYS = ("classes", "class_names", "label_names", "class_to_idx")
-LOOKED_AT = 2000  # images on which the order of the classes is checked
 
 
 class Weights(NamedTuple):
@@ -86,9 +87,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        tree = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of old forms of pickle
+            tree = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error) or "GLOBAL" in str(error):
+        if "global" in str(error).lower():
             raise TeddyError(
                 f"pool.weights {path}: holds code beside weights, which is not run; save network.state_dict() alone"
             ) from None
@@ -101,7 +103,9 @@ def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _unreadable(path: Path) -> TeddyError:
-    return TeddyError(f"pool.weights {path}: not readable as weights, it may be cut off; copy it again")
+    return TeddyError(
+        f"pool.weights {path}: not readable as plain weights, it may be cut off; copy it again or save network.state_dict()"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def _other_classes(path: Path, theirs: list[str], source: Source) -> TeddyError:
 
 def _check_order(network: nn.Module, path: Path, source: Source, device: torch.device) -> None:
     """Where the file names no classes, the data tells: weights that know another order are right under it only."""
-    confusion = _confusion(network, source, looked_at(source).to(device))
+    confusion = _confusion(network, source, training_sample(source, device))
     rows, columns = linear_sum_assignment(confusion.numpy(), maximize=True)
     right, right_elsewhere = int(confusion.trace()), int(confusion[rows, columns].sum())
     if right_elsewhere > max(2 * right, int(confusion.sum()) / 2):
@@ -178,12 +182,6 @@ def _check_order(network: nn.Module, path: Path, source: Source, device: torch.d
             f"pool.weights {path}: knows the classes in another order, e.g. takes '{source.classes[row]}' for class "
             f"{columns[row]}; give its order by --set data.class_order=FILE, a name a line"
         )
-
-
-def looked_at(source: Source) -> Images:
-    """Some training images of every class, the same at any time."""
-    rows = torch.randperm(len(source.train), generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
-    return source.train.take(rows)
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from teddy.errors import TeddyError
 from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
 from teddy.pool.base import digest, load_base
-from teddy.pool.choice import choose_generation
+from teddy.pool.choice import Choice, choose_generation
 from teddy.pool.existing import check_fits, take_over
 from teddy.pool.pool import Pool
 from teddy.pool.post import make_post
@@ -23,6 +23,7 @@ from teddy.run import Run
 from teddy.training import accuracy
 
 BASE = f"{FOLDER}/base.safetensors"  # a base that was trained here to be pruned
+CHOICE = f"{FOLDER}/choice.json"
 
 
 def build_pool(settings: PoolSettings, source: Source, run: Run) -> Pool:
@@ -58,7 +59,7 @@ def _make(settings: PoolSettings, source: Source, run: Run) -> None:
         score = round(accuracy(given, source.test.to(run.device), source.preprocessing), 3)
         about = {"weights": path.name, "sha256": digest(path), "accuracy": score}
         run.say(f"base: {path.name}, {score:.1f} % of the test images right")
-    generation, reason = choose_generation(settings, given, source, run.device, run.seed)
+    generation, reason = _choose(settings, given, source, run)
     run.say(f"pool: {generation} generation, since {reason}")
     base = given or _untrained(settings, source, run)
     if generation == "prior":
@@ -66,6 +67,16 @@ def _make(settings: PoolSettings, source: Source, run: Run) -> None:
     else:
         members = make_post(settings, given or _trained(settings, base, source, run), source, run)
     write_index(run, source, members, network=settings.network, generation=generation, reason=reason, base=about)
+
+
+def _choose(settings: PoolSettings, base: nn.Module | None, source: Source, run: Run) -> Choice:
+    """The same when an interrupted run goes on, whatever rounding does to the measurement."""
+    if run.has(CHOICE):
+        return Choice(**run.read_json(CHOICE))
+    choice = choose_generation(settings, base, source, run.device, run.seed)
+    if base is not None:
+        run.write_json(CHOICE, choice._asdict())
+    return choice
 
 
 def _untrained(settings: PoolSettings, source: Source, run: Run) -> nn.Module:

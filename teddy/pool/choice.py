@@ -15,8 +15,7 @@ from torch import nn
 from teddy import seeding
 from teddy.config import PoolSettings
 from teddy.data.source import Source
-from teddy.pool.base import looked_at
-from teddy.pool.training import teacher_loader, teacher_loss
+from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.progress import Unwatched
 from teddy.training import Training, accuracy, make_optimizer, train
 
@@ -41,7 +40,7 @@ def choose_generation(
         return Choice(settings.generation, "as configured")
     if base is None:
         return Choice("prior", "the base is not trained yet")
-    images = looked_at(source).to(device)
+    images = training_sample(source, device)
     before = accuracy(base, images, source.preprocessing)
     if before < ABOVE_CHANCE * 100 / len(source.classes):
         return Choice("prior", f"the base is no better than chance, {before:.1f} % right")

@@ -3,8 +3,8 @@ branch).
 
 The appendix asks for fine-tuning that follows the accuracies of a prior pool. Each member has its accuracy on that
 curve to reach, and a learning rate between 0.1 for the weakest, which almost starts over, and 0.001 for the strongest;
-it is trained until it has that accuracy, two epochs at most. The accuracies compared are on training images that
-fine-tuning leaves out, as shares of the base's on the same images: no test image has a say.
+it is trained until it has that accuracy, for an epoch at most. The accuracies compared are on the same sample of
+training images for the prior pool, the base and the members: no test image has a say.
 """
 
 import itertools
@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from teddy import seeding
@@ -23,12 +22,11 @@ from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.pool.pruning import pruned, pruning_ratio
 from teddy.pool.store import Member, note_members, noted_members, read_index, write_member
-from teddy.pool.training import teacher_loader, teacher_loss
+from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.progress import Unwatched
 from teddy.run import Run
 from teddy.training import Training, accuracy, make_optimizer, train
 
-WATCHED_SHARE, WATCHED_MOST = 0.1, 2000  # training images on which a member's accuracy is followed
 LOOKS_PER_EPOCH = 10
 REESTIMATING_IMAGES = 5000
 CLOSE = 5.0  # percentage points above its accuracy on the curve, with which a member is left as it is
@@ -39,23 +37,24 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
     pruning, fine = settings.pruning, settings.pruning.finetuning
     with seeding.seeded(run.seed, "pool", "ratio"):
         ratio = pruning_ratio(base, settings.network, source.task, target=pruning.target, keep=pruning.keep)
-    watched, rest = _set_aside(source, run)
-    whole = accuracy(base.to(run.device), watched, source.preprocessing)
-    targets = [share * whole for share in interpolated(_curve(fine), pruning.members)]
+    sample = training_sample(source, run.device)
+    whole = accuracy(base.to(run.device), sample, source.preprocessing)
+    targets = interpolated(_curve(fine, whole), pruning.members)
     rates = geometric(*fine.learning_rates, pruning.members)
     members = noted_members(run)
     with run.stage("pool", f"pool: {settings.network}, pruned by {ratio:.0%}", pruning.members) as stage:
         for number in range(len(members), pruning.members):
             seed, rate = seeding.derive(run.seed, "pool", "pruned", number), rates[number]
-            loader = teacher_loader(settings, source, run.device, seed=seed, batch_size=fine.batch_size, rows=rest)
+            loader = teacher_loader(settings, source, run.device, seed=seed, batch_size=fine.batch_size)
             with seeding.seeded(seed):
                 network = pruned(base, settings.network, source.task, ratio).to(run.device)
                 reestimate(network, loader)
-            steps = _fine_tune(network, fine, loader, watched, seed=seed, rate=rate, target=targets[number])
+            steps = _fine_tune(network, fine, loader, sample, seed=seed, rate=rate, target=targets[number])
             member = write_member(
                 run,
                 source,
                 network,
+                sample,
                 network_name=settings.network,
                 name=f"pruned-{number:03d}",
                 step=steps,
@@ -89,41 +88,34 @@ def geometric(first: float, last: float, count: int) -> list[float]:
     return [first * (last / first) ** (number / max(count - 1, 1)) for number in range(count)]
 
 
-def _curve(settings: FineTuningSettings) -> Sequence[float]:
+def _curve(settings: FineTuningSettings, base: float) -> Sequence[float]:
+    """Accuracies for the members to have, weakest first, none above the base's."""
     if settings.follow is None:
-        return settings.curve
-    accuracies = [member["accuracy"] for member in read_index(Path(settings.follow))["members"]]
-    return [score / accuracies[-1] for score in accuracies]
-
-
-def _set_aside(source: Source, run: Run) -> tuple[Images, Tensor]:
-    """Training images to follow accuracies on, and the rows of the others."""
-    order = torch.randperm(len(source.train), generator=seeding.stream(run.seed, "pool", "watched"))
-    count = max(min(int(WATCHED_SHARE * len(order)), WATCHED_MOST), 1)
-    return source.train.take(order[:count]).to(run.device), order[count:]
+        return [share * base for share in settings.curve]
+    return [min(member["train_accuracy"], base) for member in read_index(Path(settings.follow))["members"]]
 
 
 def _fine_tune(
     network: nn.Module,
     settings: FineTuningSettings,
     loader: Loader,
-    watched: Images,
+    sample: Images,
     *,
     seed: int,
     rate: float,
     target: float,
 ) -> int:
-    """Train until `target` per cent of the watched images are right; gives the steps that took."""
+    """Train until `target` per cent of the sample are right; gives the steps that took."""
     look_every = max(loader.batches_per_epoch // LOOKS_PER_EPOCH, 1)
     done = 0
 
     def reached(step: int, trained: nn.Module) -> bool:
         nonlocal done
         done = step
-        return step % look_every == 0 and accuracy(trained, watched, loader.preprocessing) >= target
+        return step % look_every == 0 and accuracy(trained, sample, loader.preprocessing) >= target
 
     # A member that is too strong as it is trained too: its learning rate throws it back first.
-    if 0 <= accuracy(network, watched, loader.preprocessing) - target <= CLOSE:
+    if 0 <= accuracy(network, sample, loader.preprocessing) - target <= CLOSE:
         return 0
     optimizer = make_optimizer(
         "sgd", network, learning_rate=rate, weight_decay=settings.weight_decay, momentum=settings.momentum

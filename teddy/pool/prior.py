@@ -11,7 +11,7 @@ from teddy.config import PoolSettings
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.pool.store import Member, note_members, noted_members, write_member
-from teddy.pool.training import teacher_loader, teacher_loss
+from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.run import Run
 from teddy.training import Training, start_training, train_as
 
@@ -22,6 +22,7 @@ SECONDS_BETWEEN_CHECKPOINTS = 20.0
 def make_prior(settings: PoolSettings, base: nn.Module, source: Source, run: Run) -> list[Member]:
     """Train the base up to T_e and no further, leaving its snapshots in the run folder."""
     per_epoch = _loader(settings, source, run).batches_per_epoch
+    sample = training_sample(source, run.device)
     each = per_epoch if settings.unit == "epochs" else 1
     names = {number * each: f"{settings.unit[:-1]}-{number:03d}" for number in settings.snapshots}
 
@@ -31,6 +32,7 @@ def make_prior(settings: PoolSettings, base: nn.Module, source: Source, run: Run
                 run,
                 source,
                 network,
+                sample,
                 network_name=settings.network,
                 name=names[step],
                 step=step,

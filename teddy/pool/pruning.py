@@ -1,6 +1,7 @@
 """Structural pruning by dependency graph with a random criterion, to a target of multiply-adds or parameters."""
 
 import copy
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -18,12 +19,14 @@ from teddy.models.layers import classifier
 from teddy.models.zoo import example_images
 from teddy.pool.store import count_cost
 
-HALVINGS = 12  # of the interval in which the ratio is sought: finer than a channel of 2048
 LARGEST_RATIO = 0.9
+TRIES = 12
+CLOSE_ENOUGH = 0.01  # of the target
+NARROW = 0.004  # an interval of ratios in which no layer of 256 gains or loses a channel
 
 # Where a forward pass reshapes channels, DepGraph cannot follow them; layers whose outputs stay inside a block can go.
 INSIDE_BLOCKS = {
-    r"(torchvision/)?shufflenet_v2_\w+": r".*\.branch2\.0|conv5\.0",
+    r"(torchvision/)?shufflenet_v2_\w+": r".*\.branch2\.[0134]|conv5\.[01]",
     r"(torchvision/|timm/)?(vit|swin|deit|beit|eva|maxvit)\w*": r".*\.mlp\.(0|fc1)",
 }
 
@@ -35,22 +38,31 @@ def pruning_ratio(
     which = ("macs", "parameters").index(target)
     whole = count_cost(network, task)[which]
     wanted = keep * whole if keep <= 1 else keep
-    if not 0 < wanted <= whole:
+    if wanted > whole:
         raise TeddyError(
             f"pool.pruning.keep: {keep:g} {target} are more than the {whole:g} of network '{name}'; give fewer"
         )
-    low, high = 0.0, LARGEST_RATIO
-    least = count_cost(pruned(network, name, task, high), task)[which]
-    if least > wanted:
-        raise TeddyError(
-            f"pool.pruning.keep: {wanted:g} {target} cannot be reached with network '{name}', "
-            f"{least:g} of {whole:g} remain at least; give more"
-        )
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        left = count_cost(pruned(network, name, task, middle), task)[which]
-        low, high = (middle, high) if left > wanted else (low, middle)
-    return high
+    # A layer's cost goes with its inputs times its outputs: the root of the whole is nearly a line in the ratio.
+    root = math.sqrt(wanted)
+    below, above = (0.0, math.sqrt(whole)), (1.0, 0.0)
+    tried: dict[float, float] = {}
+    for attempt in range(TRIES):
+        # Halving in between, since a line alone would creep up on the target from one side.
+        part = 0.5 if attempt % 3 == 2 else (below[1] - root) / (below[1] - above[1])
+        ratio = min(below[0] + (above[0] - below[0]) * part, LARGEST_RATIO)
+        left = count_cost(pruned(network, name, task, ratio), task)[which]
+        tried[ratio] = abs(left / wanted - 1)
+        if tried[ratio] < CLOSE_ENOUGH:
+            return ratio
+        if ratio >= LARGEST_RATIO and left > wanted:
+            raise TeddyError(
+                f"pool.pruning.keep: {wanted:g} {target} cannot be reached with network '{name}', "
+                f"{left:g} of {whole:g} remain at least; give more"
+            )
+        if above[0] - below[0] < NARROW:
+            break
+        below, above = ((ratio, math.sqrt(left)), above) if left > wanted else (below, (ratio, math.sqrt(left)))
+    return min(tried, key=lambda ratio: tried[ratio])
 
 
 def pruned(network: nn.Module, name: str, task: Task, ratio: float) -> nn.Module:

@@ -9,6 +9,7 @@ import torch
 import torch_pruning
 from torch import Tensor, nn
 
+from teddy.data.images import Images
 from teddy.data.source import Source, Task
 from teddy.errors import TeddyError
 from teddy.models.widths import fit_widths, output_widths
@@ -26,7 +27,7 @@ KINDS = ("means", "variances", "class_means")
 
 
 class Member(TypedDict):
-    """A teacher's line in the index; the accuracy is on the test part, in per cent.
+    """A teacher's line in the index; accuracies are in per cent, on the test part and on a sample of the training part.
 
     `step` and `epoch` count what the base was trained as a prior member, or the member fine-tuned as a post one, then
     with the widths that pruning left and at `learning_rate`.
@@ -34,6 +35,7 @@ class Member(TypedDict):
 
     name: str
     accuracy: float
+    train_accuracy: float
     step: int
     epoch: float
     learning_rate: float | None
@@ -61,6 +63,7 @@ def write_member(
     run: Run,
     source: Source,
     network: nn.Module,
+    sample: Images,
     *,
     network_name: str,
     name: str,
@@ -70,13 +73,14 @@ def write_member(
     learning_rate: float | None = None,
     pruned: bool = False,
 ) -> Member:
-    """Measure a teacher, and leave its weights and statistics in the run folder."""
+    """Measure a teacher, on a `sample` of the training images too, and leave it in the run folder."""
     measured = measure(network, source, run.device, class_means=class_means)
     size = write_teacher(run, name, network, measured, {"network": network_name, "classes": list(source.classes)})
     macs, parameters = count_cost(network, source.task)
     return {
         "name": name,
         "accuracy": round(accuracy(network, source.test.to(run.device), source.preprocessing), 3),
+        "train_accuracy": round(accuracy(network, sample, source.preprocessing), 3),
         "step": step,
         "epoch": round(epoch, 4),
         "learning_rate": learning_rate,

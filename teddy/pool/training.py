@@ -7,9 +7,12 @@ from torch import Tensor
 
 from teddy.config import PoolSettings
 from teddy.data.augment import draw_change
+from teddy.data.images import Images
 from teddy.data.loaders import Batch, Loader
 from teddy.data.source import Source
 from teddy.matching.labels import cross_entropy
+
+SAMPLE = 2000
 
 
 def teacher_loader(
@@ -19,9 +22,8 @@ def teacher_loader(
     *,
     seed: int,
     batch_size: int | None = None,
-    rows: Tensor | None = None,
 ) -> Loader:
-    """The training images, or those in `rows`, augmented as configured."""
+    """The training images, augmented as configured."""
     return Loader(
         source.train.to(device),
         source.preprocessing,
@@ -29,8 +31,13 @@ def teacher_loader(
         batch_size=batch_size or settings.training.batch_size,
         seed=seed,
         change=partial(draw_change, **settings.training.augment.model_dump()),
-        rows=rows,
     )
+
+
+def training_sample(source: Source, device: torch.device) -> Images:
+    """Training images, the same at any time, on which networks are compared where no test image may have a say."""
+    rows = torch.randperm(len(source.train), generator=torch.Generator().manual_seed(0))[:SAMPLE]
+    return source.train.take(rows).to(device)
 
 
 def teacher_loss(logits: Tensor, batch: Batch) -> Tensor:

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from pool.conftest import PRIOR, OpenRun, pool_files
+from conftest import OpenRun
+from pools import PRIOR, pool_files
 
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
