@@ -104,7 +104,8 @@ def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _unreadable(path: Path) -> TeddyError:
     return TeddyError(
-        f"pool.weights {path}: not readable as plain weights, it may be cut off; copy it again or save network.state_dict()"
+        f"pool.weights {path}: not readable as plain weights, it may be cut off; "
+        "copy it again, or save network.state_dict() alone"
     )
 
 
