@@ -14,7 +14,7 @@ from teddy.matching.statistics import Statistics, batch_statistics, class_sums, 
 from teddy.models.layers import batch_norms, classifier, normalisation_layers
 from teddy.training import evaluating
 
-BATCH_PIXELS = 500 * 64**2
+BATCH, BATCH_PIXELS = 500, 500 * 64**2  # at most so many images, so many pixels
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
     def reduce(features: Tensor) -> tuple[Tensor, Statistics | None]:
         return pooled(features), batch_statistics(features) if counted else None
 
-    images, batch_size = source.train.to(device), max(BATCH_PIXELS // source.image_size**2, 1)
+    images, batch_size = source.train.to(device), max(min(BATCH, BATCH_PIXELS // source.image_size**2), 1)
     with evaluating(network):
         for part in in_order(images, batch_size):
             _, reduced = forward_recording(network, layers, source.preprocessing.normalise(part.pixels), reduce)
