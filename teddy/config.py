@@ -274,12 +274,23 @@ class EvaluationSettings(Settings):
     full_data_seeds: Count = 1
 
 
+class EngineSettings(Settings):
+    """How it is computed; each chooses itself by the device."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="bf16 on a GPU that has it")
+    compile: Literal["auto"] | bool = Field("auto", description="on a GPU, where there are steps enough")
+    groups: Count | Literal["auto"] = Field(
+        "auto", description="groups of images in one pass through a teacher, at most; fewer where memory runs out"
+    )
+
+
 class PoolConfig(Settings):
     """Everything that decides a pool, and the device it is made on."""
 
     data: DataSettings
     seed: Whole = 0
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    engine: EngineSettings = EngineSettings()
     pool: PoolSettings = PoolSettings()
 
     def to_yaml(self) -> str:

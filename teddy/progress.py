@@ -20,14 +20,14 @@ SECONDS_BETWEEN_LINES = 10.0
 class Stage(Protocol):
     """A piece of work that goes forward step by step."""
 
-    def step(self, **values: Tensor | float) -> None:
-        """One step done, and what it measured; tensors are read only when a point is due: that waits for the GPU."""
+    def step(self, count: int = 1, /, **values: Tensor | float) -> None:
+        """So many steps done, and what they measured; tensors are read when a point is due: that waits for the GPU."""
 
 
 class Unwatched:
     """A stage that nobody watches."""
 
-    def step(self, **values: Tensor | float) -> None:
+    def step(self, count: int = 1, /, **values: Tensor | float) -> None:
         """Passed over."""
 
 
@@ -76,12 +76,13 @@ class _Watched:
     def __init__(self, name: str, total: int, metrics: Metrics, show: Callable[[int], object]) -> None:
         self._name, self._metrics, self._show = name, metrics, show
         self._every = max(total // POINTS_PER_STAGE, 1)
-        self._done = 0
+        self._done, self._due = 0, 1
 
-    def step(self, **values: Tensor | float) -> None:
-        self._done += 1
+    def step(self, count: int = 1, /, **values: Tensor | float) -> None:
+        self._done += count
         self._show(self._done)
-        if values and (self._done % self._every == 0 or self._done == 1):
+        if values and self._done >= self._due:
+            self._due = (self._done // self._every + 1) * self._every
             read = {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
             self._metrics.add(self._name, self._done, read)
 

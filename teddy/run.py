@@ -27,6 +27,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from teddy.config import Config, PoolConfig, parse_config, read_recipe
+from teddy.engine import choose_engine
 from teddy.errors import TeddyError
 from teddy.progress import Metrics, Stage, watched
 from teddy.version import __version__
@@ -46,6 +47,8 @@ class Run:
         self.folder = folder
         self.seed = config.seed
         self.device = pick_device(config.device)
+        self.engine = choose_engine(config.engine, self.device)
+        self.groups = config.engine.groups
         self.console = console or Console(stderr=True)
         self.metrics = Metrics(folder)
         self._log = logging.getLogger(f"teddy.{id(self)}")

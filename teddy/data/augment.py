@@ -31,12 +31,6 @@ class Mix:
     partner: Tensor
 
 
-def augment(images: Tensor, generator: torch.Generator, *, fill: Tensor | None = None, **settings: object) -> Tensor:
-    """Images [B, C, H, W], changed as `draw_change` draws; `fill` [C, 1, 1] (default 0) is what lies outside."""
-    height, width = images.shape[-2:]
-    return apply_change(images, draw_change(len(images), height, width, generator, **settings), fill)  # type: ignore[arg-type]
-
-
 def draw_change(
     count: int,
     height: int,

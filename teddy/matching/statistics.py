@@ -1,18 +1,28 @@
 """Statistics matching: the terms of Eq. 6, and the class means that Proposition 2 arrives at before it assumes balance.
 
-Shapes: B images, C channels, H × W positions, D features, K classes.
+Images that share their statistics are a group; several groups of one size lie one after the other, and each has a
+distance of its own.
+
+Shapes: G groups, B images in each, C channels, H × W positions, D features, K classes, k of them in a group.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from teddy.models.layers import channels_first
 
-Kept = TypeVar("Kept")
+class GroupLabels(NamedTuple):
+    """What images show: the `classes` [G, k] of each group, and which of them each image is: `members` [G, B]."""
+
+    classes: Tensor
+    members: Tensor
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each image [G · B]."""
+        return self.classes.gather(1, self.members).flatten()
 
 
 class Statistics(NamedTuple):
@@ -21,24 +31,6 @@ class Statistics(NamedTuple):
     mean: Tensor
     variance: Tensor
     number: int
-
-
-def forward_recording(
-    network: nn.Module, layers: Sequence[nn.Module], images: Tensor, keep: Callable[[Tensor], Kept]
-) -> tuple[Tensor, list[Kept]]:
-    """The logits [B, K], and for each of `layers` what `keep` makes of the features [B, C, …] it was given."""
-    kept: dict[nn.Module, Kept] = {}
-
-    def record(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        kept[layer] = keep(channels_first(layer, given[0]))
-
-    handles = [layer.register_forward_pre_hook(record) for layer in layers]
-    try:
-        logits = network(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return logits, [kept[layer] for layer in layers]
 
 
 def batch_statistics(features: Tensor) -> Statistics:
@@ -56,10 +48,12 @@ def merged(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.mean + share * apart, variance, number)
 
 
-def statistics_distance(features: Tensor, real_mean: Tensor, real_variance: Tensor) -> Tensor:
-    """One layer's share of Eq. 6: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
-    mean, variance, _ = batch_statistics(features)
-    return torch.linalg.vector_norm(mean - real_mean) + torch.linalg.vector_norm(variance - real_variance)
+def statistics_distance(features: Tensor, real_mean: Tensor, real_variance: Tensor, groups: int = 1) -> Tensor:
+    """One layer's share of Eq. 6 for each group [G]: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
+    by_group = _exact(features).unflatten(0, (groups, -1))
+    over = [dim for dim in range(by_group.dim()) if dim not in {0, 2}]
+    variance, mean = torch.var_mean(by_group, dim=over, correction=0)
+    return torch.linalg.vector_norm(mean - real_mean, dim=1) + torch.linalg.vector_norm(variance - real_variance, dim=1)
 
 
 def pooled(features: Tensor) -> Tensor:
@@ -73,18 +67,19 @@ def class_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tens
     return membership.T @ features, membership.sum(0)
 
 
-def class_wise_distance(features: Tensor, labels: Tensor, real_means: Tensor) -> Tensor:
-    """Mean over the classes present of ‖μ_c(S) − μ_c(T)‖₂, the second term of Proposition 2 with each class counted
-    alike; `real_means` is [K, D]."""
-    sums, counts = class_sums(pooled(features), labels, len(real_means))
-    present = counts > 0
-    means = sums[present] / counts[present, None]
-    return torch.linalg.vector_norm(means - real_means[present], dim=1).mean()
+def class_wise_distance(features: Tensor, labels: GroupLabels, real_means: Tensor) -> Tensor:
+    """For each group [G] the mean over its classes of ‖μ_c(S) − μ_c(T)‖₂, the second term of Proposition 2 with each
+    class counted alike; `real_means` is [K, D]."""
+    by_group = pooled(features).unflatten(0, labels.members.shape)
+    membership = F.one_hot(labels.members, labels.classes.shape[1]).to(by_group.dtype)
+    means = membership.transpose(1, 2) @ by_group / membership.sum(1)[:, :, None]
+    return torch.linalg.vector_norm(means - real_means[labels.classes], dim=2).mean(1)
 
 
-def classifier_prior(logits: Tensor, labels: Tensor) -> Tensor:
-    """l(S; θ) of Eq. 6: cross-entropy of the images with the classes they are to show."""
-    return F.cross_entropy(_exact(logits), labels)
+def classifier_prior(logits: Tensor, labels: GroupLabels) -> Tensor:
+    """l(S; θ) of Eq. 6 for each group [G]: cross-entropy of the images with the classes they are to show."""
+    each = F.cross_entropy(_exact(logits), labels.labels, reduction="none")
+    return each.unflatten(0, labels.members.shape).mean(1)
 
 
 def _exact(values: Tensor) -> Tensor:

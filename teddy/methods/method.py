@@ -8,7 +8,7 @@ from torch import Tensor
 
 from teddy.config import MethodSettings
 from teddy.data.source import Source
-from teddy.synthesis.engine import Objective
+from teddy.synthesis.passes import Objective
 
 
 @dataclass(frozen=True)

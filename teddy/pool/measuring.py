@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from teddy.data.images import in_order
 from teddy.data.source import Source
-from teddy.matching.statistics import Statistics, batch_statistics, class_sums, forward_recording, merged, pooled
-from teddy.models.layers import batch_norms, classifier, normalisation_layers
+from teddy.matching.statistics import Statistics, batch_statistics, class_sums, merged, pooled
+from teddy.models.layers import batch_norms, normalisation_layers
+from teddy.models.recording import Recorder
 from teddy.training import evaluating
 
 BATCH, BATCH_PIXELS = 500, 500 * 64**2  # at most so many images, so many pixels
@@ -43,7 +44,6 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
     21 MB for ResNet18 on ImageNet-1K.
     """
     norms, counted = normalisation_layers(network), not batch_norms(network)
-    layers = [*norms, classifier(network)]
     totals: list[Statistics] = []
     sums: list[Tensor] = []
     counts: Tensor | None = None
@@ -54,9 +54,10 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
         return pooled(features), batch_statistics(features) if counted else None
 
     images, batch_size = source.train.to(device), max(min(BATCH, BATCH_PIXELS // source.image_size**2), 1)
+    recorder = Recorder(network, reduce)
     with evaluating(network):
         for part in in_order(images, batch_size):
-            _, reduced = forward_recording(network, layers, source.preprocessing.normalise(part.pixels), reduce)
+            _, reduced = recorder(source.preprocessing.normalise(part.pixels))
             if counted:
                 batch = [statistics for _, statistics in reduced[: len(norms)] if statistics]
                 totals = [merged(*pair) for pair in zip(totals, batch, strict=True)] if totals else batch
@@ -64,6 +65,7 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
                 parts = [class_sums(features, part.labels, len(source.classes)) for features, _ in reduced]
                 counts = parts[0][1] if counts is None else counts + parts[0][1]
                 sums = [a + b for a, (b, _) in zip(sums, parts, strict=True)] if sums else [s for s, _ in parts]
+    recorder.remove()
     return Measured(
         tuple(total.mean for total in totals),
         tuple(total.variance for total in totals),

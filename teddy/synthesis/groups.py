@@ -1,9 +1,12 @@
 """Which images share their statistics: a block of classes, with one or several images of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from teddy.matching.statistics import GroupLabels
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,11 @@ class Group:
     rows: Tensor
     labels: Tensor
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images and classes; groups of one shape can be computed side by side."""
+        return len(self.labels), len(self.labels.unique())
+
 
 def make_groups(num_classes: int, ipc: int, *, classes_per_group: int, images_per_class: int) -> list[Group]:
     """Groups over a set in which row `label · ipc + i` is the i-th image of class `label`."""
@@ -28,3 +36,21 @@ def make_groups(num_classes: int, ipc: int, *, classes_per_group: int, images_pe
             rows = (classes[:, None] * ipc + indices).flatten()
             groups.append(Group(len(groups), index, rows, rows // ipc))
     return groups
+
+
+def group_labels(groups: Sequence[Group], device: torch.device) -> GroupLabels:
+    """The labels of groups of one shape."""
+    pairs = [group.labels.unique(return_inverse=True) for group in groups]
+    classes, members = (torch.stack(parts).to(device) for parts in zip(*pairs, strict=True))
+    return GroupLabels(classes, members)
+
+
+def make_waves(groups: Sequence[Group], most: int) -> list[list[Group]]:
+    """At most `most` groups of one shape each, in order: what is stepped at the same time."""
+    waves: list[list[Group]] = []
+    by_shape: dict[tuple[int, int], list[Group]] = {}
+    for group in groups:
+        by_shape.setdefault(group.shape, []).append(group)
+    for alike in by_shape.values():
+        waves += [alike[first : first + most] for first in range(0, len(alike), most)]
+    return waves

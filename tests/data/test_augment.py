@@ -8,13 +8,26 @@ from torch.nn import functional as F
 
 from teddy import seeding
 from teddy.config import AugmentSettings
-from teddy.data.augment import affine_maps, apply_mix, augment, crop_sides, draw_mix, resample, roll_each
+from teddy.data.augment import (
+    affine_maps,
+    apply_change,
+    apply_mix,
+    crop_sides,
+    draw_change,
+    draw_mix,
+    resample,
+    roll_each,
+)
 
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def stream(number: int = 0) -> torch.Generator:
     return seeding.stream(0, "test", number)
+
+
+def augment(images: torch.Tensor, generator: torch.Generator, **settings: object) -> torch.Tensor:
+    return apply_change(images, draw_change(len(images), *images.shape[-2:], generator, **settings))  # type: ignore[arg-type]
 
 
 def cutmix(images: torch.Tensor, targets: torch.Tensor, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,15 +7,20 @@ import torch
 from torch import nn
 
 from teddy.matching.statistics import (
+    GroupLabels,
     batch_statistics,
     class_sums,
     class_wise_distance,
     classifier_prior,
-    forward_recording,
     merged,
     pooled,
     statistics_distance,
 )
+
+
+def one_group(labels: list[int]) -> GroupLabels:
+    classes, members = torch.tensor(labels).unique(return_inverse=True)
+    return GroupLabels(classes[None], members[None])
 
 
 def test_batch_statistics_by_hand():
@@ -65,7 +70,7 @@ def test_statistics_distance_by_hand():
 def test_statistics_distance_has_the_analytic_gradient():
     features = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
     real_mean, real_variance = torch.randn(2, dtype=torch.float64), torch.rand(2, dtype=torch.float64)
-    statistics_distance(features, real_mean, real_variance).backward()
+    statistics_distance(features, real_mean, real_variance).sum().backward()
     count = 3 * 2 * 2
     mean = features.detach().mean((0, 2, 3))
     variance = features.detach().var((0, 2, 3), correction=0)
@@ -78,7 +83,7 @@ def test_statistics_distance_has_the_analytic_gradient():
 
 def test_gradients_agree_with_finite_differences():
     features = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, 1, 1, 0])
+    labels = one_group([0, 1, 1, 0])
     real_means = torch.randn(2, 3, dtype=torch.float64)
     mean, variance = torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda f: statistics_distance(f, mean, variance), features)
@@ -99,7 +104,7 @@ def test_class_sums_by_naive_loops():
 
 def test_class_wise_distance_by_hand_leaves_absent_classes_out():
     features = torch.tensor([[1.0, 1.0], [3.0, 1.0], [0.0, 0.0]])
-    labels = torch.tensor([0, 0, 2])
+    labels = one_group([0, 0, 2])
     real_means = torch.tensor([[2.0, 4.0], [100.0, 100.0], [0.0, 1.0]])
     # class 0: (2, 1) against (2, 4) is 3; class 2: (0, 0) against (0, 1) is 1; class 1 has no image.
     assert class_wise_distance(features, labels, real_means).item() == 2.0
@@ -107,7 +112,7 @@ def test_class_wise_distance_by_hand_leaves_absent_classes_out():
 
 def test_class_wise_distance_averages_positions_first():
     features = torch.randn(4, 3, 5, 5)
-    labels, real_means = torch.tensor([0, 0, 1, 1]), torch.randn(2, 3)
+    labels, real_means = one_group([0, 0, 1, 1]), torch.randn(2, 3)
     expected = class_wise_distance(features.mean((2, 3)), labels, real_means)
     torch.testing.assert_close(class_wise_distance(features, labels, real_means), expected)
     assert pooled(features).shape == (4, 3)
@@ -116,16 +121,23 @@ def test_class_wise_distance_averages_positions_first():
 def test_classifier_prior_by_hand():
     logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]])
     # probabilities 3/4 of the first's class, 1/2 of the second's
-    assert classifier_prior(logits, torch.tensor([1, 0])).item() == pytest.approx((math.log(4 / 3) + math.log(2)) / 2)
+    assert classifier_prior(logits, one_group([1, 0])).item() == pytest.approx((math.log(4 / 3) + math.log(2)) / 2)
 
 
-def test_recording_sees_the_inputs_in_the_order_asked_for_and_leaves_no_hook():
-    first, second = nn.Linear(3, 4), nn.Linear(4, 2)
-    network = nn.Sequential(first, nn.ReLU(), second)
-    images = torch.randn(5, 3)
-    logits, (into_second, into_first) = forward_recording(network, [second, first], images, lambda given: given)
-    torch.testing.assert_close(logits, network(images))
-    torch.testing.assert_close(into_second, first(images).relu())
-    assert torch.equal(into_first, images)
-    assert not first._forward_pre_hooks
-    assert not second._forward_pre_hooks
+def test_groups_have_distances_of_their_own():
+    features = torch.randn(3 * 4, 5, 2, 2)
+    mean, variance, real_means = torch.randn(5), torch.rand(5), torch.randn(7, 5)
+    classes = torch.tensor([[0, 3], [6, 1], [2, 5]])
+    labels = GroupLabels(classes, torch.tensor([[0, 1, 1, 0], [0, 0, 1, 0], [1, 1, 1, 0]]))
+    assert labels.labels.tolist() == [0, 3, 3, 0, 6, 6, 1, 6, 5, 5, 5, 2]
+    logits = torch.randn(12, 7)
+    distances = statistics_distance(features, mean, variance, 3)
+    class_distances = class_wise_distance(features, labels, real_means)
+    priors = classifier_prior(logits, labels)
+    assert distances.shape == class_distances.shape == priors.shape == (3,)
+    for group in range(3):
+        rows = slice(4 * group, 4 * group + 4)
+        own = GroupLabels(labels.classes[[group]], labels.members[[group]])
+        torch.testing.assert_close(distances[[group]], statistics_distance(features[rows], mean, variance))
+        torch.testing.assert_close(class_distances[[group]], class_wise_distance(features[rows], own, real_means))
+        torch.testing.assert_close(priors[[group]], classifier_prior(logits[rows], own))

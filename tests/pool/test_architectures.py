@@ -10,6 +10,8 @@ from conftest import OpenRun
 from teddy.config import MethodSettings, PoolSettings, TeacherTrainingSettings
 from teddy.data.preprocessing import from_histogram, histogram
 from teddy.data.source import Images, Source
+from teddy.engine import Engine
+from teddy.matching.statistics import GroupLabels
 from teddy.methods.teddy import weighted_objective
 from teddy.models.layers import batch_norms
 from teddy.pool import store
@@ -19,7 +21,10 @@ from teddy.pool.pool import Teacher, freeze
 from teddy.pool.store import read_index
 from teddy.relabel import make_labeller
 from teddy.run import Run
+from teddy.synthesis.passes import Passes
 from teddy.synthesis.stage import synthesize
+
+CPU = torch.device("cpu")
 
 ARCHITECTURES = [
     "resnet18", "resnet50", "resnet101", "densenet121", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0",
@@ -88,8 +93,9 @@ def test_pool_images_labels(
 
 
 def _check_the_same_bits(in_memory: Teacher, read: Teacher) -> None:
-    images, labels = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 0, 1, 1])
-    before, after = (EVERYTHING(images, labels, [teacher]) for teacher in (in_memory, read))
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    labels = GroupLabels(torch.tensor([[0, 1]]), torch.tensor([[0, 0, 1, 1]]))
+    before, after = (Passes(EVERYTHING, Engine(CPU))(images, labels, teacher).terms for teacher in (in_memory, read))
     assert set(before) == {"global", "class-wise", "classifier"}
     for term in before:
         assert before[term].isfinite()

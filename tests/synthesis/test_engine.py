@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -6,27 +5,42 @@ import torch
 from torch import Tensor, nn
 
 from teddy import seeding
-from teddy.pool.pool import Pool, Teacher
+from teddy.data.augment import Change, draw_change
+from teddy.engine import Engine
+from teddy.errors import TeddyError
+from teddy.matching.statistics import GroupLabels
+from teddy.methods.teddy import weighted_objective
+from teddy.models.convnet import ConvNet
+from teddy.models.layers import batch_norms
+from teddy.pool.measuring import running_statistics
+from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.progress import Unwatched
 from teddy.synthesis.engine import drawn_teachers, synthesize_images
-from teddy.synthesis.groups import make_groups
+from teddy.synthesis.groups import Group, make_groups, make_waves
+from teddy.synthesis.passes import Passed, Passes
 
-POOL = Pool(tuple(Teacher(f"t{k}", k, 0.0, nn.Identity(), ()) for k in range(5)))
+POOL = Pool(tuple(Teacher(f"t{k}", 0.0, nn.Identity()) for k in range(5)))
 WIDE = torch.tensor(-100.0), torch.tensor(100.0)
 
 
-def towards_ten(images: Tensor, labels: Tensor, teachers: Sequence[Teacher]) -> dict[str, Tensor]:
-    del labels, teachers
-    return {"distance": ((images - 10) ** 2).sum() / 2}
+def towards_ten(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+    del teacher
+    distances = ((images - 10) ** 2).flatten(1).sum(1).unflatten(0, labels.members.shape).sum(1) / 2
+    return Passed(images - 10, {"distance": distances})
 
 
-def synthesize(start: Tensor, *, ipc: int = 2, **changes: object) -> Tensor:
+def unchanged(count: int, generator: torch.Generator) -> Change:
+    del count, generator
+    return Change()
+
+
+def synthesize(start: Tensor, *, ipc: int = 2, groups: list[Group] | None = None, **changes: object) -> Tensor:
     options = {
-        "bounds": WIDE, "change": lambda images, _: images, "iterations": 4, "learning_rate": 0.5, "weight_decay": 0.0,
-        "teachers": 2, "redraw": False, "in_turn": False, "seed": 0, "stage": Unwatched(),
+        "bounds": WIDE, "change": unchanged, "iterations": 4, "learning_rate": 0.5, "weight_decay": 0.0,
+        "teachers": 1, "redraw": False, "in_turn": False, "seed": 0, "stage": Unwatched(),
     }  # fmt: skip
-    groups = make_groups(len(start) // ipc, ipc, classes_per_group=2, images_per_class=1)
-    return synthesize_images(start, groups, POOL, changes.pop("objective", towards_ten), **(options | changes))  # type: ignore[arg-type]
+    groups = groups or make_groups(len(start) // ipc, ipc, classes_per_group=2, images_per_class=1)
+    return synthesize_images(start, groups, POOL, changes.pop("compute", towards_ten), **(options | changes))  # type: ignore[arg-type]
 
 
 def test_groups_cover_every_image_once():
@@ -68,27 +82,95 @@ def test_pixels_stay_valid():
     assert result.max() == 0.25
 
 
-def test_an_image_does_not_depend_on_the_groups_beside_it():
-    def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-        return images + torch.randn(len(images), 1, 1, 1, generator=generator)
+def make_pool(size: int) -> Pool:
+    teachers = []
+    for number in range(size):
+        torch.manual_seed(number)
+        network = freeze(ConvNet(depth=2, width=6, norm="bn", num_classes=6, channels=1, image_size=8))
+        for layer in batch_norms(network):
+            layer.running_mean, layer.running_var = torch.randn(6), torch.rand(6) + 0.5
+        kept = running_statistics(network)
+        means = tuple(torch.randn(6, width) for width in (6, 6, 24))
+        teachers.append(Teacher(f"t{number}", 0.0, network, kept.means, kept.variances, means))
+    return Pool(tuple(teachers))
 
-    start = torch.randn(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    groups = make_groups(4, 2, classes_per_group=2, images_per_class=1)
-    whole = synthesize(start, change=jitter)
+
+OBJECTIVE = weighted_objective(global_weight=1.0, class_wise_weight=0.5, every_layer=True, classifier_weight=0.3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"redraw": True}, {"in_turn": True}, {"redraw": True, "in_turn": True}])
+def test_an_image_does_not_depend_on_the_groups_beside_it(settings: dict[str, bool]):
+    start = torch.randn(6 * 8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    groups = make_groups(6, 8, classes_per_group=3, images_per_class=1)
+    assert len(groups) == 16
+    options = {
+        "change": lambda count, generator: draw_change(count, 8, 8, generator, crop=(0.3, 1.0), flip=0.5, roll=2),
+        "compute": Passes(OBJECTIVE, Engine(torch.device("cpu"))), "iterations": 5, "learning_rate": 0.1,
+        "teachers": 3, "pool": make_pool(4), **settings,
+    }  # fmt: skip
+    pool = options.pop("pool")
+
+    def run(some: list[Group], at_once: int, side_by_side: int) -> Tensor:
+        given = {
+            "bounds": WIDE,
+            "weight_decay": 1e-4,
+            "redraw": False,
+            "in_turn": False,
+            "seed": 3,
+            "stage": Unwatched(),
+        }
+        given |= {key: value for key, value in options.items() if key != "compute"}
+        return synthesize_images(
+            start, some, pool, options["compute"], at_once=at_once, side_by_side=side_by_side, **given
+        )
+
+    alone = torch.zeros_like(start)
     for group in groups:
-        alone = synthesize_images(
-            start, [group], POOL, towards_ten, bounds=WIDE, change=jitter, iterations=4, learning_rate=0.5,
-            weight_decay=0.0, teachers=2, redraw=False, in_turn=False, seed=0, stage=Unwatched(),
-        )  # fmt: skip
-        assert torch.equal(alone[group.rows], whole[group.rows])
+        alone[group.rows] = run([group], 1, 1)[group.rows]
+    assert torch.equal(alone, run(groups, 1, 1))
+    assert torch.equal(alone, run(groups, 16, 1))  # stepped at the same time, each in passes of its own: the same bits
+    for side_by_side in (4, 16):
+        torch.testing.assert_close(run(groups, 16, side_by_side), alone, rtol=1e-3, atol=1e-3)
+
+
+def test_groups_of_another_shape_are_not_mixed():
+    groups = make_groups(5, 3, classes_per_group=2, images_per_class=2)
+    waves = make_waves(groups, 2)
+    assert all(len({group.shape for group in wave}) == 1 for wave in waves)
+    assert all(len(wave) <= 2 for wave in waves)
+    assert sorted(group.number for wave in waves for group in wave) == [group.number for group in groups]
+    result = synthesize(torch.zeros(15, 1, 1, 1), ipc=3, groups=groups, at_once=8, side_by_side=8, iterations=40)
+    assert (result > 5).all()
+
+
+def test_running_out_of_memory_halves_the_groups_and_changes_nothing():
+    said: list[str] = []
+
+    def short(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+        if len(labels.classes) > 2:
+            raise torch.cuda.OutOfMemoryError("no")
+        return towards_ten(images, labels, teacher)
+
+    start = torch.randn(16, 1, 1, 1)
+    result = synthesize(start, ipc=4, compute=short, teachers=5, at_once=8, side_by_side=8, say=said.append)
+    assert torch.equal(result, synthesize(start, ipc=4, teachers=5))
+    assert said == [f"synthesis: out of memory, going on with {k} groups side by side" for k in (4, 2)]
+
+
+def test_a_single_group_too_large_for_the_memory_is_an_error():
+    def never(*_: object) -> Passed:
+        raise torch.cuda.OutOfMemoryError("no")
+
+    with pytest.raises(TeddyError, match=r"does not hold one group.*method.classes_per_group"):
+        synthesize(torch.zeros(8, 1, 1, 1), compute=never, at_once=2, side_by_side=2)
 
 
 def test_every_group_has_augmentations_of_its_own():
     drawn: list[float] = []
 
-    def note(images: Tensor, generator: torch.Generator) -> Tensor:
+    def note(count: int, generator: torch.Generator) -> Change:
         drawn.append(float(torch.rand(1, generator=generator)))
-        return images
+        return unchanged(count, generator)
 
     synthesize(torch.zeros(8, 1, 1, 1), change=note, iterations=2)
     assert len(set(drawn)) == len(drawn) == 8  # four groups of two steps
@@ -118,13 +200,13 @@ def test_redrawing_changes_them_and_in_turn_waits_for_the_round():
 
 
 def test_groups_of_the_same_index_draw_the_same_teachers():
-    seen: dict[tuple[int, ...], set[str]] = {}
+    seen: list[str] = []
 
-    def note(images: Tensor, labels: Tensor, teachers: Sequence[Teacher]) -> dict[str, Tensor]:
-        seen[(len(seen), *labels.tolist())] = {teacher.name for teacher in teachers}
-        return towards_ten(images, labels, teachers)
+    def note(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+        seen.append(teacher.name)
+        return towards_ten(images, labels, teacher)
 
-    synthesize(torch.zeros(40, 1, 1, 1), ipc=10, objective=note, iterations=1)
-    drawn = list(seen.values())  # two groups for each of ten indices
+    synthesize(torch.zeros(40, 1, 1, 1), ipc=10, compute=note, iterations=1, teachers=2)
+    drawn = [set(seen[k : k + 2]) for k in range(0, 40, 2)]  # two groups for each of ten indices
     assert drawn[::2] == drawn[1::2]
     assert len({tuple(sorted(names)) for names in drawn}) > 3

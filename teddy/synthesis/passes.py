@@ -1,0 +1,88 @@
+"""Passes of groups of images through one teacher: the objective's terms, and its gradient in the images.
+
+A teacher's weights are arguments of the pass, not part of it, so that one compilation serves every teacher.
+Shapes: G groups, B images in each, C channels, H × W pixels.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from teddy.engine import Engine
+from teddy.matching.statistics import GroupLabels
+from teddy.models.recording import Recorder
+from teddy.pool.pool import Teacher
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A teacher as an objective sees it: `record` gives logits and what the recorded layers were given."""
+
+    record: Callable[[Tensor], tuple[Tensor, list[Tensor]]]
+    means: Sequence[Tensor]
+    variances: Sequence[Tensor]
+    class_means: Sequence[Tensor]
+
+
+Objective = Callable[[Tensor, GroupLabels, Slot], dict[str, Tensor]]
+"""Images [G · B, C, H, W], their labels and a teacher → weighted terms, each [G], whose sum is minimised."""
+
+
+class Passed(NamedTuple):
+    """What a pass leaves: the gradient [G · B, C, H, W] of the sum of all terms, and the terms [G]."""
+
+    gradient: Tensor
+    terms: dict[str, Tensor]
+
+
+class Passes:
+    """The passes of one objective, computed as the engine says."""
+
+    def __init__(self, objective: Objective, engine: Engine) -> None:
+        self._objective, self._engine = objective, engine
+        self._recorders: dict[tuple[torch.Size, ...], Recorder] = {}
+        self._functions: dict[Recorder, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
+
+    def __call__(self, images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+        """One teacher's terms for some groups, and their gradient."""
+        images = images.detach().requires_grad_()
+        network = teacher.network
+        weights = {f"network.{name}": value for name, value in (*network.named_parameters(), *network.named_buffers())}
+        function = self._function(network)
+        statistics = (teacher.means, teacher.variances, teacher.class_means)
+        total, terms = function(weights, *statistics, images, labels)
+        (gradient,) = torch.autograd.grad(total, images)
+        return Passed(gradient, terms)
+
+    def _function(self, network: nn.Module) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        shapes = tuple(parameter.shape for parameter in network.parameters())
+        if shapes not in self._recorders:
+            # Of the network only its structure is needed: no second copy of the weights.
+            recorder = self._recorders[shapes] = Recorder(copy.deepcopy(network).to("meta").eval())
+            function = partial(_pass, self._objective, recorder, self._engine)
+            self._functions[recorder] = self._engine.compiled(function)
+        return self._functions[self._recorders[shapes]]
+
+
+def _pass(
+    objective: Objective,
+    recorder: Recorder,
+    engine: Engine,
+    weights: dict[str, Tensor],
+    means: Sequence[Tensor],
+    variances: Sequence[Tensor],
+    class_means: Sequence[Tensor],
+    images: Tensor,
+    labels: GroupLabels,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    with engine.autocast():
+        slot = Slot(partial(functional_call, recorder, weights), means, variances, class_means)
+        terms = objective(images, labels, slot)
+    total = torch.stack(list(terms.values())).sum()
+    return total, {name: values.detach() for name, values in terms.items()}
