@@ -1,16 +1,20 @@
-"""How networks are computed on a device: precision, memory layout, compilation."""
+"""How networks are computed on a device: precision, memory layout, compilation, replayed graphs."""
 
-from collections.abc import Callable
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from teddy.config import EngineSettings
 
-Function = TypeVar("Function", bound=Callable[..., object])
-COMPILED_STEPS = 1000  # compilation takes about as long as so many steps without it
+WORTH_COMPILING = 1000  # steps; compilation takes about as long
+WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -20,31 +24,116 @@ class Engine:
     device: torch.device
     half: bool = False
     compiles: bool = False
+    captures: bool = False
     backend: str = "inductor"
 
     def autocast(self) -> torch.autocast:
         """bf16 where that is the precision; weights stay fp32."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half)
+        # Cached casts would be made once inside a captured graph and be stale at its next replay.
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half, cache_enabled=False)
 
-    def compiled(self, function: Function) -> Function:
-        """The function, compiled as a whole where that pays."""
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function or network, compiled as a whole where that pays."""
         if not self.compiles:
             return function
         return torch.compile(function, dynamic=False, fullgraph=True, backend=self.backend)
 
+    def replayed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of tensors, captured in a CUDA graph after a few calls: short steps else wait for the host."""
+        return Replayed(function) if self.captures else function
+
     def place(self, network: nn.Module) -> nn.Module:
         """On the device, in the layout that its convolutions like best."""
         network = network.to(self.device)
-        return network.to(memory_format=torch.channels_last) if self.half else network  # type: ignore[call-overload]
+        return network.to(memory_format=torch.channels_last) if self.half else network
 
     def for_steps(self, steps: int) -> "Engine":
-        """The same for a piece of work of so many steps: a short one is not worth compiling."""
-        return self if steps >= COMPILED_STEPS else replace(self, compiles=False)
+        """The same for a piece of work of so many steps: a short one is not worth preparing for."""
+        return self if steps >= WORTH_COMPILING else replace(self, compiles=False, captures=False)
 
 
 def choose_engine(settings: EngineSettings, device: torch.device) -> Engine:
-    """bf16 and compilation on a GPU that has them; on a CPU plain fp32, bit for bit the same at any time."""
-    capable = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    """bf16, compilation and graphs on a GPU; on a CPU plain fp32, the same bit for bit at any time."""
+    gpu = device.type == "cuda"
+    if gpu:
+        torch.backends.cudnn.benchmark = True  # shapes are few and stay
+    capable = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     half = capable if settings.precision == "auto" else settings.precision == "bfloat16"
-    compiles = device.type == "cuda" if settings.compile == "auto" else settings.compile
-    return Engine(device, half, compiles)
+    compiles = gpu if settings.compile == "auto" else settings.compile
+    return Engine(device, half, compiles, captures=gpu and compiles)
+
+
+class Replayed:
+    """A function of tensors, with effects on others if it has any, captured once for each shape of its inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._calls: Counter[tuple[Any, ...]] = Counter()
+        self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """What the function gives, which has to be one tensor."""
+        key = tuple((given.shape, given.dtype) for given in inputs)
+        self._calls[key] += 1
+        if self._calls[key] <= WARM_UPS:
+            return self._warm_up(inputs)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(inputs)
+        graph, kept, output = self._graphs[key]
+        for place, given in zip(kept, inputs, strict=True):
+            place.copy_(given, non_blocking=True)
+        graph.replay()
+        return output.clone()  # the next replay writes over it
+
+    def _warm_up(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            output = cast(Tensor, self._function(*inputs))
+        current.wait_stream(side)
+        return output
+
+    def _capture(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]:
+        kept = tuple(given.clone() for given in inputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = cast(Tensor, self._function(*kept))
+        return graph, kept, output
+
+
+class Forward:
+    """Networks of one shape through one compiled function: their weights are its arguments."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._functions: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+
+    def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
+        """Its logits."""
+        if not self._engine.compiles:
+            return cast(Tensor, network(images))
+        shapes = tuple(parameter.shape for parameter in network.parameters())
+        if shapes not in self._functions:
+            structure = copy.deepcopy(network).to("meta")
+            self._functions[shapes] = self._engine.compiled(partial(functional_call, structure))
+        return cast(Tensor, self._functions[shapes](weights_of(network), (images,)))
+
+
+def weights_of(network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+    """Everything that a network computes with, by name."""
+    return {f"{prefix}{name}": value for name, value in (*network.named_parameters(), *network.named_buffers())}
+
+
+def side_by_side(pieces: Sequence[Callable[[], Tensor]], engine: Engine) -> list[Tensor]:
+    """Independent pieces of work; on streams of their own where they are captured, so that small ones overlap."""
+    if not engine.captures:
+        return [piece() for piece in pieces]
+    current, results = torch.cuda.current_stream(), []
+    streams = [torch.cuda.Stream() for _ in pieces]
+    for piece, stream in zip(pieces, streams, strict=True):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            results.append(piece())
+    for stream in streams:
+        current.wait_stream(stream)
+    return results

@@ -138,14 +138,14 @@ def train_student(
 
     def measure(steps_done: int, trained: nn.Module) -> None:
         if steps_done in marks:
-            curve.append([steps_done, round(accuracy(trained, test, source.preprocessing), 3)])
+            curve.append([steps_done, round(accuracy(trained, test, source.preprocessing, run.engine), 3)])
 
     path = ("student", network_name, number)
     with seeding.seeded(run.seed, *path):
         network = build_network(network_name, source.task)
-    started = start_training(training, network.to(run.device))
+    started = start_training(training, run.engine.place(network))
     seed = seeding.derive(run.seed, *path)
-    trained = train_as(training, started, loader, loss, seed=seed, stage=stage, after_step=measure)
+    trained = train_as(training, started, loader, loss, seed=seed, stage=stage, engine=run.engine, after_step=measure)
     return trained, {"accuracy": curve[-1][1], "curve": curve}
 
 

@@ -17,6 +17,7 @@ from teddy.data.images import Images, in_order
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distilled
+from teddy.engine import Engine, Forward, side_by_side
 from teddy.matching.labels import ensemble
 from teddy.pool.pool import Pool
 from teddy.run import Run
@@ -39,22 +40,30 @@ class Labelled:
 
 
 def make_labeller(
-    networks: Sequence[nn.Module], average: Literal["logits", "probabilities"], temperature: float
+    networks: Sequence[nn.Module],
+    average: Literal["logits", "probabilities"],
+    temperature: float,
+    engine: Engine,
 ) -> Labeller:
     """Y = 1/|M| Σ h(A(X); θ), the last line of Algorithm 1."""
+    forward = Forward(engine)
 
     @torch.no_grad()
     def label(images: Tensor) -> Tensor:
-        return ensemble(torch.stack([network(images) for network in networks]), average, temperature)
+        with engine.autocast():
+            logits = side_by_side([partial(forward, network, images) for network in networks], engine)
+        return ensemble(torch.stack(logits).float(), average, temperature)
 
-    return label
+    return engine.replayed(label)
 
 
 def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run) -> Labelled:
     """The distilled set of this run: labelled and left in its folder, if it is not there yet, and read."""
     settings = config.relabel
     teachers = pool.teachers if settings.teachers == "all" else pool.spread(settings.teachers)
-    label = make_labeller([teacher.network for teacher in teachers], settings.average, settings.temperature)
+    steps = config.evaluation.training.epochs * math.ceil(len(images) / config.evaluation.training.batch_size)
+    engine = run.engine.for_steps(steps)
+    label = make_labeller([teacher.network for teacher in teachers], settings.average, settings.temperature, engine)
     loader = Loader(
         images.to(run.device),
         source.preprocessing,

@@ -1,21 +1,22 @@
 """The one loop that trains a network, for teachers and students alike: they differ in what they pass."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from teddy import seeding
 from teddy.config import TrainingSettings
 from teddy.data.images import ImageSet, in_order
 from teddy.data.loaders import Batch, Epochs
 from teddy.data.preprocessing import Preprocessing
+from teddy.engine import Engine
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -30,12 +31,12 @@ class Training:
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
-    averaged: AveragedModel | None = None
+    averaged: "MovingAverage | None" = None
 
     @property
     def result(self) -> nn.Module:
         """What is to be used: the moving average where there is one."""
-        return self.averaged.module if self.averaged else self.network
+        return self.averaged.network if self.averaged else self.network
 
     def state(self) -> dict[str, Tensor]:
         """Everything as tensors by name."""
@@ -58,6 +59,35 @@ class Training:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
+class MovingAverage:
+    """An exponential moving average of a network's weights and buffers; it begins with the first that it is given."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.decay = decay
+        self.begun = False
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Take in the network as it is now."""
+        pairs = list(zip(self.network.state_dict().values(), network.state_dict().values(), strict=True))
+        if not self.begun:
+            torch._foreach_copy_([own for own, _ in pairs], [other for _, other in pairs])
+            self.begun = True
+            return
+        own, other = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+        torch._foreach_lerp_(list(own), list(other), 1 - self.decay)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything as tensors by name."""
+        return {**self.network.state_dict(), "begun": torch.tensor(self.begun)}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """As it was when `tensors` were its state."""
+        self.begun = bool(tensors.pop("begun"))
+        self.network.load_state_dict(tensors)
+
+
 def train(
     training: Training,
     loader: Epochs,
@@ -67,6 +97,7 @@ def train(
     steps: range,
     seed: int,
     stage: Stage,
+    engine: Engine,
     after_step: AfterStep | None = None,
 ) -> nn.Module:
     """Train through `steps`, which begin with an epoch, and return what is to be used: the network or its average.
@@ -77,22 +108,39 @@ def train(
     network, optimizer, per_epoch = training.network, training.optimizer, loader.batches_per_epoch
     assert steps.start % per_epoch == 0
     schedule = LambdaLR(optimizer, lambda step: rate((steps.start + step) / per_epoch))
+    make_step = make_stepper(training, loss, engine.for_steps(len(steps)))
     network.train()
     for epoch in range(steps.start // per_epoch, math.ceil(steps.stop / per_epoch)):
         first = epoch * per_epoch
         with seeding.seeded(seed, "epoch", epoch):
             for step, batch in zip(range(first, min(first + per_epoch, steps.stop)), loader.epoch(epoch), strict=False):
-                value = loss(network(batch.images), batch)
-                optimizer.zero_grad()
-                value.backward()
-                optimizer.step()
+                value = make_step(batch)
                 schedule.step()
-                if training.averaged:
-                    training.averaged.update_parameters(network)
                 stage.step(loss=value)
                 if after_step and after_step(step + 1, training.result):
                     return training.result
     return training.result
+
+
+def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Batch], Tensor]:
+    """One step on a batch, as a function that gives the loss."""
+    network, optimizer = training.network, training.optimizer
+    forward = engine.compiled(network)
+
+    def step(*parts: Tensor) -> Tensor:
+        batch = Batch(*parts)
+        with engine.autocast():
+            logits = forward(batch.images)
+        value = loss(logits, batch)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        if training.averaged:
+            training.averaged.update(network)
+        return value.detach()
+
+    step = engine.replayed(step)
+    return lambda batch: step(*(part for part in batch if part is not None))
 
 
 def train_as(
@@ -103,6 +151,7 @@ def train_as(
     *,
     seed: int,
     stage: Stage,
+    engine: Engine,
     steps: range | None = None,
     after_step: AfterStep | None = None,
 ) -> nn.Module:
@@ -117,7 +166,7 @@ def train_as(
     whole = range(settings.epochs * loader.batches_per_epoch)
     return train(
         training, loader, loss, rate, steps=whole if steps is None else steps, seed=seed, stage=stage,
-        after_step=after_step,
+        engine=engine, after_step=after_step,
     )  # fmt: skip
 
 
@@ -130,22 +179,22 @@ def start_training(settings: TrainingSettings, network: nn.Module) -> Training:
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
     )
-    return Training(network, optimizer, moving_average(network, settings.ema) if settings.ema else None)
-
-
-def moving_average(network: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a network's weights and buffers."""
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    return Training(network, optimizer, MovingAverage(network, settings.ema) if settings.ema else None)
 
 
 def make_optimizer(
     name: Literal["sgd", "adamw"], network: nn.Module, *, learning_rate: float, weight_decay: float, momentum: float
 ) -> torch.optim.Optimizer:
     """SGD with momentum, or AdamW with the usual betas."""
-    parameters = network.parameters()
+    parameters = list(network.parameters())
+    device = parameters[0].device
+    gpu = device.type == "cuda"
+    rate = torch.tensor(learning_rate, device=device) if gpu else learning_rate  # a captured step reads it anew
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay)
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay)
+        return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=gpu)
+    return torch.optim.AdamW(
+        parameters, lr=rate, betas=(0.9, 0.999), weight_decay=weight_decay, fused=gpu, capturable=gpu
+    )
 
 
 def learning_rate(
@@ -176,10 +225,10 @@ def learning_rate(
 
 
 @torch.inference_mode()
-def accuracy(network: nn.Module, images: ImageSet, preprocessing: Preprocessing) -> float:
+def accuracy(network: nn.Module, images: ImageSet, preprocessing: Preprocessing, engine: Engine | None = None) -> float:
     """Per cent of `images` classified rightly."""
     right = 0
-    with evaluating(network):
+    with evaluating(network), engine.autocast() if engine else nullcontext():
         for part in in_order(images, EVALUATION_BATCH):
             right += int((network(preprocessing.normalise(part.pixels)).argmax(1) == part.labels).sum())
     return 100 * right / len(images)

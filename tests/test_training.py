@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from teddy.data.loaders import Batch, Loader
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Source, Task
+from teddy.engine import Engine
 from teddy.matching.labels import cross_entropy
 from teddy.progress import Unwatched
-from teddy.training import Training, accuracy, learning_rate, make_optimizer, moving_average, train
+from teddy.training import MovingAverage, Training, accuracy, learning_rate, make_optimizer, train
 
 
 @pytest.mark.parametrize(
@@ -70,18 +71,23 @@ def loss(logits: Tensor, batch: Batch) -> Tensor:
     return logits.mean() ** 2 / 2  # gradient: the weight itself
 
 
+CPU = Engine(torch.device("cpu"))
+
+
 def start(name: Literal["sgd", "adamw"], ema: float | None = None, **settings: float) -> Training:
     network = Scalar()
     optimizer = make_optimizer(
         name, network, **({"learning_rate": 0.1, "weight_decay": 0.0, "momentum": 0.0} | settings)
     )
-    return Training(network, optimizer, moving_average(network, ema) if ema else None)
+    return Training(network, optimizer, MovingAverage(network, ema) if ema else None)
 
 
 def run(
     training: Training, batches: int, steps: range, rate: Callable[[float], float] = lambda _: 1.0, **given: object
 ):
-    return train(training, scalar_loader(batches), loss, rate, steps=steps, seed=0, stage=Unwatched(), **given)
+    return train(
+        training, scalar_loader(batches), loss, rate, steps=steps, seed=0, stage=Unwatched(), engine=CPU, **given
+    )
 
 
 def test_the_loop_follows_sgd_with_momentum_decay_and_schedule():
@@ -173,6 +179,6 @@ def test_a_small_network_learns_what_can_be_learnt(source: Source):
     training = Training(network, make_optimizer("adamw", network, learning_rate=0.01, weight_decay=0.0, momentum=0.0))
     train(
         training, loader, lambda logits, batch: cross_entropy(logits, batch.targets), lambda _: 1.0,
-        steps=range(60), seed=0, stage=Unwatched(),
+        steps=range(60), seed=0, stage=Unwatched(), engine=CPU,
     )  # fmt: skip
     assert accuracy(network, source.test, source.preprocessing) == 100.0

@@ -62,9 +62,9 @@ def draw_change(
 def apply_change(images: Tensor, change: Change, fill: Tensor | None = None) -> Tensor:
     """The images, each changed in its way."""
     if change.maps is not None:
-        images = resample(images, change.maps.to(images.device), fill)
+        images = resample(images, change.maps.to(images.device, non_blocking=True), fill)
     if change.offsets is not None:
-        images = roll_each(images, change.offsets.to(images.device))
+        images = roll_each(images, change.offsets.to(images.device, non_blocking=True))
     return images
 
 
@@ -145,7 +145,7 @@ def draw_mix(count: int, height: int, width: int, alpha: float, generator: torch
 def apply_mix(images: Tensor, targets: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
     """Images with their partners' boxes; targets [B, K] mix by the area that the box really has."""
     top, left, bottom, right = mix.box
-    partner = mix.partner.to(images.device)
+    partner = mix.partner.to(images.device, non_blocking=True)
     mixed = images.clone()
     mixed[:, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
     kept = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])

@@ -30,7 +30,7 @@ class Images:
 
     def batches(self, parts: Iterable[Tensor]) -> Iterator["Images"]:
         """One batch for each of `parts`, which are row numbers."""
-        return (self[rows.to(self.pixels.device)] for rows in parts)
+        return (self[rows.to(self.pixels.device, non_blocking=True)] for rows in parts)
 
     def take(self, rows: Tensor) -> "Images":
         """Some of them."""

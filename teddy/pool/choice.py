@@ -15,6 +15,7 @@ from torch import nn
 from teddy import seeding
 from teddy.config import PoolSettings
 from teddy.data.source import Source
+from teddy.engine import Engine
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.progress import Unwatched
 from teddy.training import Training, accuracy, make_optimizer, train
@@ -61,4 +62,5 @@ def _annealed(settings: PoolSettings, base: nn.Module, source: Source, device: t
     return train(
         Training(network, optimizer), loader, teacher_loss, lambda epoch: 1 - epoch / epochs,
         steps=range(STEPS), seed=seed, stage=Unwatched(),
+        engine=Engine(device),
     )  # fmt: skip

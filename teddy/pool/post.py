@@ -20,6 +20,7 @@ from teddy.config import FineTuningSettings, PoolSettings
 from teddy.data.images import Images
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
+from teddy.engine import Engine
 from teddy.pool.pruning import pruned, pruning_ratio
 from teddy.pool.store import Member, note_members, noted_members, read_index, write_member
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
@@ -47,9 +48,12 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
             seed, rate = seeding.derive(run.seed, "pool", "pruned", number), rates[number]
             loader = teacher_loader(settings, source, run.device, seed=seed, batch_size=fine.batch_size)
             with seeding.seeded(seed):
-                network = pruned(base, settings.network, source.task, ratio).to(run.device)
+                network = pruned(base, settings.network, source.task, ratio)
+                run.engine.place(network)
                 reestimate(network, loader)
-            steps = _fine_tune(network, fine, loader, sample, seed=seed, rate=rate, target=targets[number])
+            steps = _fine_tune(
+                network, fine, loader, sample, seed=seed, rate=rate, target=targets[number], engine=run.engine
+            )
             member = write_member(
                 run,
                 source,
@@ -104,6 +108,7 @@ def _fine_tune(
     seed: int,
     rate: float,
     target: float,
+    engine: Engine,
 ) -> int:
     """Train until `target` per cent of the sample are right; gives the steps that took."""
     look_every = max(loader.batches_per_epoch // LOOKS_PER_EPOCH, 1)
@@ -128,6 +133,7 @@ def _fine_tune(
         steps=range(round(settings.epochs * loader.batches_per_epoch)),
         seed=seed,
         stage=Unwatched(),
+        engine=engine,
         after_step=reached,
     )
     return done

@@ -60,7 +60,7 @@ def train_base(
     `at` is called at every step, 0 included, with the network as it is then.
     """
     loader = _loader(settings, source, run)
-    training = start_training(settings.training, base.to(run.device))
+    training = start_training(settings.training, run.engine.place(base))
     first = _take_up(run, training)
     written = time.monotonic()
 
@@ -85,6 +85,7 @@ def train_base(
             seed=seeding.derive(run.seed, "pool", "network"),
             steps=range(first, last),
             stage=stage,
+            engine=run.engine,
             after_step=keep,
         )
     run.remove(CHECKPOINT)

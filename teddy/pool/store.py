@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-import torch
 import torch_pruning
 from torch import Tensor, nn
 
 from teddy.data.images import Images
 from teddy.data.source import Source, Task
+from teddy.engine import Engine
 from teddy.errors import TeddyError
 from teddy.models.widths import fit_widths, output_widths
 from teddy.models.zoo import build_network, example_images
@@ -145,20 +145,20 @@ def read_index(folder: Path) -> Index:
 
 def read_pool(run: Run, task: Task) -> Pool:
     """The run's teachers, frozen, on its device."""
-    return Pool(tuple(read_teachers(run.folder, task, run.device)))
+    return Pool(tuple(read_teachers(run.folder, task, run.engine)))
 
 
-def read_teachers(folder: Path, task: Task, device: torch.device) -> Iterator[Teacher]:
+def read_teachers(folder: Path, task: Task, engine: Engine) -> Iterator[Teacher]:
     """The teachers of the pool in a run folder, frozen."""
     index = read_index(folder)
     for member in index["members"]:
         tensors = read_tensors(folder / _file(member["name"]))
-        yield _teacher(index["network"], member, tensors, task, device)
+        yield _teacher(index["network"], member, tensors, task, engine)
 
 
-def _teacher(name: str, member: Member, tensors: dict[str, Tensor], task: Task, device: torch.device) -> Teacher:
+def _teacher(name: str, member: Member, tensors: dict[str, Tensor], task: Task, engine: Engine) -> Teacher:
     statistics = {
-        kind: tuple(tensors[key].to(device) for key in sorted(tensors) if key.startswith(f"{STATISTICS}{kind}."))
+        kind: tuple(tensors[key].to(engine.device) for key in sorted(tensors) if key.startswith(f"{STATISTICS}{kind}."))
         for kind in KINDS
     }
     weights = {key: tensor for key, tensor in tensors.items() if not key.startswith(STATISTICS)}
@@ -166,7 +166,7 @@ def _teacher(name: str, member: Member, tensors: dict[str, Tensor], task: Task, 
     if member["widths"]:
         fit_widths(network, weights)
     network.load_state_dict(weights)
-    freeze(network.to(device))
+    freeze(engine.place(network))
     kept = running_statistics(network)
     return Teacher(
         member["name"],

@@ -72,7 +72,7 @@ def student_distances(folder: Path, config: Config, labelled: Labelled, source: 
     test = source.test.to(run.device)
     return [
         distance(teacher.network, student, test, source.preprocessing)
-        for teacher in read_teachers(folder, source.task, run.device)
+        for teacher in read_teachers(folder, source.task, run.engine)
     ]
 
 

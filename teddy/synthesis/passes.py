@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from teddy.engine import Engine
+from teddy.engine import Engine, weights_of
 from teddy.matching.statistics import GroupLabels
 from teddy.models.recording import Recorder
 from teddy.pool.pool import Teacher
@@ -53,7 +53,7 @@ class Passes:
         """One teacher's terms for some groups, and their gradient."""
         images = images.detach().requires_grad_()
         network = teacher.network
-        weights = {f"network.{name}": value for name, value in (*network.named_parameters(), *network.named_buffers())}
+        weights = weights_of(network, "network.")
         function = self._function(network)
         statistics = (teacher.means, teacher.variances, teacher.class_means)
         total, terms = function(weights, *statistics, images, labels)

@@ -86,7 +86,7 @@ def test_pool_images_labels(
     start = synthesize(method.model_copy(update={"name": "random"}), colours, pool, open_run("other"), ipc=2)
     assert made.pixels.shape == (4, 3, 32, 32)
     assert not torch.equal(made.pixels, start.pixels)
-    labels = make_labeller([teacher.network], "logits", 1.0)(colours.preprocessing.normalise(made.pixels))
+    labels = make_labeller([teacher.network], "logits", 1.0, Engine(CPU))(colours.preprocessing.normalise(made.pixels))
     assert labels.shape == (4, 2)
     assert labels.isfinite().all()
     shutil.rmtree(run.folder / "pool")  # some of these are large

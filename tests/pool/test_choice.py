@@ -8,6 +8,7 @@ from pools import PRIOR
 from teddy import seeding
 from teddy.config import PoolSettings, TeacherTrainingSettings
 from teddy.data.source import Source, open_source
+from teddy.engine import Engine
 from teddy.models.zoo import build_network
 from teddy.pool import choice
 from teddy.pool.build import build_pool
@@ -38,7 +39,9 @@ def test_the_rule_on_real_training(digits: Source, epochs: int, expected: str):
         network = build_network(SETTINGS.network, digits.task)
     before = start_training(SETTINGS.training, network)
     steps = range(epochs * loader.batches_per_epoch)
-    base = train_as(SETTINGS.training, before, loader, teacher_loss, seed=0, steps=steps, stage=Unwatched())
+    base = train_as(
+        SETTINGS.training, before, loader, teacher_loss, seed=0, steps=steps, stage=Unwatched(), engine=Engine(CPU)
+    )
     weights = {name: value.clone() for name, value in base.state_dict().items()}
     chosen = choose_generation(SETTINGS, base, digits, CPU, 0)
     assert chosen.generation == expected, chosen.reason

@@ -38,7 +38,7 @@ def test_a_pool_on_its_own_is_whole(pool: Path):
         json.loads((pool / "manifest.json").read_text())["sha256"]
     )
     config = yaml.safe_load((pool / "config.yaml").read_text())
-    assert set(config) == {"data", "seed", "device", "pool"}
+    assert set(config) == {"data", "seed", "device", "engine", "pool"}
     assert [member["name"] for member in read_index(pool)["members"]] == ["epoch-001", "epoch-002", "epoch-003"]
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from teddy.config import PoolSettings
 from teddy.data.source import Images, Source
+from teddy.engine import Engine
 from teddy.pool import post
 from teddy.pool.build import build_pool
 from teddy.pool.post import geometric, interpolated, reestimate
@@ -154,7 +155,9 @@ def test_a_member_is_trained_until_it_has_its_accuracy(
     monkeypatch.setattr(post, "accuracy", lambda *_: next(told))
     loader = teacher_loader(POST, source, run.device, seed=0, batch_size=8)
     settings = change(POST, epochs=2.0).pruning.finetuning
-    done = post._fine_tune(Scripted(), settings, loader, source.train, seed=0, rate=0.1, target=70.0)
+    done = post._fine_tune(
+        Scripted(), settings, loader, source.train, seed=0, rate=0.1, target=70.0, engine=Engine(run.device)
+    )
     assert done == steps
     assert not list(told)
 
