@@ -47,6 +47,14 @@ class Engine:
         network = network.to(self.device)
         return network.to(memory_format=torch.channels_last) if self.half else network
 
+    def frozen_weights(self, network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+        """What a network that is not trained computes with, by name; matrices are cast to bf16 once and for all."""
+        named = (*network.named_parameters(), *network.named_buffers())
+        return {
+            f"{prefix}{name}": value.detach().bfloat16() if self.half and value.dim() > 1 else value
+            for name, value in named
+        }
+
     def for_steps(self, steps: int) -> "Engine":
         """The same for a piece of work of so many steps: a short one is not worth preparing for."""
         return self if steps >= WORTH_COMPILING else replace(self, compiles=False, captures=False)
@@ -102,26 +110,24 @@ class Replayed:
 
 
 class Forward:
-    """Networks of one shape through one compiled function: their weights are its arguments."""
+    """Frozen networks of one shape through one compiled function: their weights are its arguments."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._functions: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+        self._weights: dict[nn.Module, dict[str, Tensor]] = {}
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
         """Its logits."""
         if not self._engine.compiles:
             return cast(Tensor, network(images))
+        if network not in self._weights:
+            self._weights[network] = self._engine.frozen_weights(network)
         shapes = tuple(parameter.shape for parameter in network.parameters())
         if shapes not in self._functions:
             structure = copy.deepcopy(network).to("meta")
             self._functions[shapes] = self._engine.compiled(partial(functional_call, structure))
-        return cast(Tensor, self._functions[shapes](weights_of(network), (images,)))
-
-
-def weights_of(network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
-    """Everything that a network computes with, by name."""
-    return {f"{prefix}{name}": value for name, value in (*network.named_parameters(), *network.named_buffers())}
+        return cast(Tensor, self._functions[shapes](self._weights[network], (images,)))
 
 
 def side_by_side(pieces: Sequence[Callable[[], Tensor]], engine: Engine) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from teddy.engine import Engine, weights_of
+from teddy.engine import Engine
 from teddy.matching.statistics import GroupLabels
 from teddy.models.recording import Recorder
 from teddy.pool.pool import Teacher
@@ -46,6 +46,7 @@ class Passes:
 
     def __init__(self, objective: Objective, engine: Engine) -> None:
         self._objective, self._engine = objective, engine
+        self._weights: dict[nn.Module, dict[str, Tensor]] = {}
         self._recorders: dict[tuple[torch.Size, ...], Recorder] = {}
         self._functions: dict[Recorder, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
 
@@ -53,8 +54,9 @@ class Passes:
         """One teacher's terms for some groups, and their gradient."""
         images = images.detach().requires_grad_()
         network = teacher.network
-        weights = weights_of(network, "network.")
-        function = self._function(network)
+        if network not in self._weights:
+            self._weights[network] = self._engine.frozen_weights(network, "network.")
+        weights, function = self._weights[network], self._function(network)
         statistics = (teacher.means, teacher.variances, teacher.class_means)
         total, terms = function(weights, *statistics, images, labels)
         (gradient,) = torch.autograd.grad(total, images)
