@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from teddy.config import EngineSettings
 
 WORTH_COMPILING = 1000  # steps; compilation takes about as long
 WARM_UPS = 3
+MOST_SHAPES = 64  # of one network, in one process: sizes of batches, students of one family
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Engine:
         """The function or network, compiled as a whole where that pays."""
         if not self.compiles:
             return function
+        torch._dynamo.config.recompile_limit = MOST_SHAPES
         return torch.compile(function, dynamic=False, fullgraph=True, backend=self.backend)
 
     def replayed(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,25 +110,34 @@ class Replayed:
         return graph, kept, output
 
 
-class Forward:
-    """Frozen networks of one shape through one compiled function: their weights are its arguments."""
+class Frozen:
+    """A function of frozen networks, compiled once for all that have the same shapes: their weights are its arguments.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._functions: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+    `function` is given a network whose weights are to be taken from elsewhere, the weights by name, and what the call
+    was given; it computes with `functional_call(structure, weights, …)`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        engine: Engine,
+        wrap: Callable[[nn.Module], nn.Module] = lambda structure: structure,
+        prefix: str = "",
+    ) -> None:
+        self._function, self._engine, self._wrap, self._prefix = function, engine, wrap, prefix
+        self._compiled: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
         self._weights: dict[nn.Module, dict[str, Tensor]] = {}
 
-    def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
-        """Its logits."""
-        if not self._engine.compiles:
-            return cast(Tensor, network(images))
+    def __call__(self, network: nn.Module, *given: Any) -> Any:
+        """What the function gives for this network."""
         if network not in self._weights:
-            self._weights[network] = self._engine.frozen_weights(network)
+            self._weights[network] = self._engine.frozen_weights(network, self._prefix)
         shapes = tuple(parameter.shape for parameter in network.parameters())
-        if shapes not in self._functions:
-            structure = copy.deepcopy(network).to("meta")
-            self._functions[shapes] = self._engine.compiled(partial(functional_call, structure))
-        return cast(Tensor, self._functions[shapes](self._weights[network], (images,)))
+        if shapes not in self._compiled:
+            # Of the network only its structure is needed: no second copy of the weights.
+            structure = self._wrap(copy.deepcopy(network).to("meta").eval())
+            self._compiled[shapes] = self._engine.compiled(partial(self._function, structure))
+        return self._compiled[shapes](self._weights[network], *given)
 
 
 def side_by_side(pieces: Sequence[Callable[[], Tensor]], engine: Engine) -> list[Tensor]:

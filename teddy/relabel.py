@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from teddy import seeding
 from teddy.config import Config
@@ -17,7 +18,7 @@ from teddy.data.images import Images, in_order
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distilled
-from teddy.engine import Engine, Forward, side_by_side
+from teddy.engine import Engine, Frozen, side_by_side
 from teddy.matching.labels import ensemble
 from teddy.pool.pool import Pool
 from teddy.run import Run
@@ -46,7 +47,7 @@ def make_labeller(
     engine: Engine,
 ) -> Labeller:
     """Y = 1/|M| Σ h(A(X); θ), the last line of Algorithm 1."""
-    forward = Forward(engine)
+    forward = Frozen(_logits, engine) if engine.compiles else nn.Module.__call__
 
     @torch.no_grad()
     def label(images: Tensor) -> Tensor:
@@ -55,6 +56,11 @@ def make_labeller(
         return ensemble(torch.stack(logits).float(), average, temperature)
 
     return engine.replayed(label)
+
+
+def _logits(structure: nn.Module, weights: dict[str, Tensor], images: Tensor) -> Tensor:
+    logits: Tensor = functional_call(structure, weights, (images,))
+    return logits
 
 
 def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run) -> Labelled:

@@ -127,9 +127,8 @@ def roll_each(images: Tensor, offsets: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     rows = (torch.arange(height, device=images.device) - offsets[:, :1]) % height
     columns = (torch.arange(width, device=images.device) - offsets[:, 1:]) % width
-    # Gathered one dimension after the other: the gradient of an index in both would be sorted first.
-    images = images.gather(2, rows[:, None, :, None].expand_as(images))
-    return images.gather(3, columns[:, None, None, :].expand_as(images))
+    every = torch.arange(len(images), device=images.device)
+    return images[every[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def draw_mix(count: int, height: int, width: int, alpha: float, generator: torch.Generator) -> Mix:

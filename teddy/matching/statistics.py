@@ -49,17 +49,12 @@ def merged(a: Statistics, b: Statistics) -> Statistics:
 
 
 def statistics_distance(features: Tensor, real_mean: Tensor, real_variance: Tensor, groups: int = 1) -> Tensor:
-    """One layer's share of Eq. 6 for each group [G]: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared.
-
-    Features [G · B, C, …] are read once: both statistics come from moments about RM, near which the images' own means
-    lie, so that little is lost in σ² = E[(x − RM)²] − (μ − RM)².
-    """
+    """One layer's share of Eq. 6 for each group [G]: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
     by_group = _exact(features).unflatten(0, (groups, -1))
     over = [dim for dim in range(by_group.dim()) if dim not in {0, 2}]
-    apart = by_group - real_mean.view(-1, *(1 for _ in over[1:]))
-    first, second = apart.mean(over), apart.square().mean(over)
-    variance = second - first.square()
-    return torch.linalg.vector_norm(first, dim=1) + torch.linalg.vector_norm(variance - real_variance, dim=1)
+    variance, mean = torch.var_mean(by_group, dim=over, correction=0)
+    gap = torch.linalg.vector_norm(mean - real_mean, dim=1)
+    return gap + torch.linalg.vector_norm(variance - real_variance, dim=1)
 
 
 def pooled(features: Tensor) -> Tensor:

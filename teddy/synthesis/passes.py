@@ -4,17 +4,16 @@ A teacher's weights are arguments of the pass, not part of it, so that one compi
 Shapes: G groups, B images in each, C channels, H × W pixels.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
-from teddy.engine import Engine
+from teddy.engine import Engine, Frozen
 from teddy.matching.statistics import GroupLabels
 from teddy.models.recording import Recorder
 from teddy.pool.pool import Teacher
@@ -45,37 +44,21 @@ class Passes:
     """The passes of one objective, computed as the engine says."""
 
     def __init__(self, objective: Objective, engine: Engine) -> None:
-        self._objective, self._engine = objective, engine
-        self._weights: dict[nn.Module, dict[str, Tensor]] = {}
-        self._recorders: dict[tuple[torch.Size, ...], Recorder] = {}
-        self._functions: dict[Recorder, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
+        self._compute = Frozen(partial(_pass, objective, engine), engine, wrap=Recorder, prefix="network.")
 
     def __call__(self, images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
         """One teacher's terms for some groups, and their gradient."""
         images = images.detach().requires_grad_()
-        network = teacher.network
-        if network not in self._weights:
-            self._weights[network] = self._engine.frozen_weights(network, "network.")
-        weights, function = self._weights[network], self._function(network)
         statistics = (teacher.means, teacher.variances, teacher.class_means)
-        total, terms = function(weights, *statistics, images, labels)
+        total, terms = self._compute(teacher.network, *statistics, images, labels)
         (gradient,) = torch.autograd.grad(total, images)
         return Passed(gradient, terms)
-
-    def _function(self, network: nn.Module) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
-        shapes = tuple(parameter.shape for parameter in network.parameters())
-        if shapes not in self._recorders:
-            # Of the network only its structure is needed: no second copy of the weights.
-            recorder = self._recorders[shapes] = Recorder(copy.deepcopy(network).to("meta").eval())
-            function = partial(_pass, self._objective, recorder, self._engine)
-            self._functions[recorder] = self._engine.compiled(function)
-        return self._functions[self._recorders[shapes]]
 
 
 def _pass(
     objective: Objective,
-    recorder: Recorder,
     engine: Engine,
+    recorder: Recorder,
     weights: dict[str, Tensor],
     means: Sequence[Tensor],
     variances: Sequence[Tensor],

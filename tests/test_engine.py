@@ -1,0 +1,97 @@
+"""How things are computed: what the engine chooses, and that compiled training and labelling do the same."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from teddy.config import EngineSettings
+from teddy.data.loaders import Batch
+from teddy.data.source import Task
+from teddy.engine import WORTH_COMPILING, Engine, choose_engine, side_by_side
+from teddy.matching.labels import cross_entropy, ensemble
+from teddy.models.zoo import build_network
+from teddy.relabel import make_labeller
+from teddy.training import MovingAverage, Training, make_optimizer, make_stepper
+
+CPU = torch.device("cpu")
+COMPILED = Engine(CPU, compiles=True, backend="aot_eager")
+TASK = Task(3, 1, 16)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_on_a_cpu_everything_is_plain():
+    assert choose_engine(EngineSettings(), CPU) == Engine(CPU)
+
+
+@pytest.mark.parametrize(
+    ("settings", "half", "compiles"),
+    [
+        (EngineSettings(precision="bfloat16"), True, False),
+        (EngineSettings(precision="float32", compile=True), False, True),
+    ],
+)
+def test_what_is_set_is_done(settings: EngineSettings, half: bool, compiles: bool):
+    engine = choose_engine(settings, CPU)
+    assert (engine.half, engine.compiles, engine.captures) == (half, compiles, False)
+
+
+def test_short_work_is_not_prepared_for():
+    engine = Engine(CPU, half=True, compiles=True, captures=True)
+    assert engine.for_steps(WORTH_COMPILING) == engine
+    assert engine.for_steps(WORTH_COMPILING - 1) == Engine(CPU, half=True)
+
+
+def test_frozen_weights_are_cast_once_and_statistics_are_not():
+    network = build_network("convnet-d1-w4-bn", TASK)
+    weights = Engine(CPU, half=True).frozen_weights(network, "network.")
+    assert weights["network.features.0.weight"].dtype == torch.bfloat16
+    assert weights["network.features.1.running_var"].dtype == torch.float32
+    assert network.features[0].weight.dtype == torch.float32
+    assert all(value.dtype != torch.bfloat16 for value in Engine(CPU).frozen_weights(network).values())
+
+
+def test_pieces_come_back_in_order():
+    assert side_by_side([lambda k=k: torch.tensor(k) for k in range(3)], Engine(CPU)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("engine", [COMPILED, Engine(CPU, half=True)])
+def test_labels_are_those_of_the_plain_ensemble(engine: Engine):
+    torch.manual_seed(0)
+    networks = [build_network("convnet-d2-w16-bn", TASK).eval() for _ in range(3)]
+    images = torch.randn(5, 1, 16, 16)
+    with torch.no_grad():
+        expected = ensemble(torch.stack([network(images) for network in networks]), "logits", 1.0)
+    labels = make_labeller(networks, "logits", 1.0, engine)(images)
+    assert labels.dtype == torch.float32
+    torch.testing.assert_close(labels, expected, rtol=0.02, atol=0.02 if engine.half else 1e-5)
+
+
+def loss(logits: Tensor, batch: Batch) -> Tensor:
+    return cross_entropy(logits, batch.targets)
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_compiled_steps_train_the_same_network(ema: float | None):
+    torch.manual_seed(0)
+    start = build_network("convnet-d2-w16-bn", TASK).train()
+    batches = [Batch(torch.randn(6, 1, 16, 16), torch.eye(3).repeat(2, 1)) for _ in range(4)]
+    results: list[nn.Module] = []
+    for engine in (Engine(CPU), COMPILED):
+        network = copy.deepcopy(start)
+        optimizer = make_optimizer("adamw", network, learning_rate=0.01, weight_decay=0.1, momentum=0.0)
+        training = Training(network, optimizer, MovingAverage(network, ema) if ema else None)
+        step = make_stepper(training, loss, engine)
+        losses = [float(step(batch)) for batch in batches]
+        assert losses[-1] != losses[0]
+        results.append(training.result)
+    for (name, plain), other in zip(results[0].state_dict().items(), results[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(other, plain, msg=name)
