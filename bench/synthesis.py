@@ -23,10 +23,10 @@ from teddy.methods.teddy import weighted_objective
 from teddy.pool.store import count_cost
 from teddy.progress import Unwatched
 from teddy.run import pick_device
-from teddy.synthesis.engine import synthesize_images
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side
+from teddy.synthesis.steps import synthesize_images
 
 GROUP = 100
 

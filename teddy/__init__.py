@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from teddy.distilled import DistilledSet
     from teddy.exporting import export
     from teddy.inspection import inspect
-    from teddy.pipeline import Outcome, distill, evaluate, load, make_pool, show_pool, write_report
+    from teddy.pipeline import Outcome, distill, estimate, evaluate, load, make_pool, show_pool, write_report
     from teddy.verification import verify
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "TeddyError",
     "__version__",
     "distill",
+    "estimate",
     "evaluate",
     "export",
     "inspect",

@@ -115,6 +115,48 @@ def distill(
     _show(outcome)
 
 
+@app.command(epilog="\nExample:\n\n  teddy estimate photos/ --ipc 10\n")
+def estimate(
+    source: Annotated[str | None, typer.Argument(help="Whatever 'teddy distill' takes.")] = None,
+    ipc: Annotated[int | None, typer.Option(help="Images per class.")] = None,
+    method: Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
+    pool: Annotated[Path | None, typer.Option(help="A pool of teachers, or a run, whose teachers are used.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
+    ] = None,
+) -> None:
+    """Say what 'teddy distill' with the same arguments would take: time, memory, disk; from a few steps."""
+    from teddy import pipeline
+
+    stages = pipeline.estimate(source, ipc=ipc, method=method, recipe=recipe, pool=pool, settings=settings or ())
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("stage", "time", "memory", "disk"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    found = []
+    for stage in stages:
+        Console(stderr=True).print(f"{stage.stage}: {_duration(stage.seconds)}", highlight=False)
+        table.add_row(stage.stage, _duration(stage.seconds), _size(stage.memory), _size(stage.disk))
+        found.append(stage)
+    table.add_row(
+        "in all",
+        _duration(sum(stage.seconds for stage in found)),
+        _size(max(stage.memory for stage in found)),
+        _size(sum(stage.disk for stage in found)),
+    )
+    Console().print(table, highlight=False)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
 @app.command(
     epilog="""
 Examples:

@@ -1,6 +1,6 @@
 """The main path, on one page. Each stage takes what the one before left in the run folder and leaves one artefact."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from rich.console import Console
 from teddy.config import Config, PoolConfig
 from teddy.data.source import Source, open_source
 from teddy.distilled import DistilledSet, find_distilled, read_distilled
+from teddy.engine import choose_engine
 from teddy.errors import TeddyError
+from teddy.estimation import StageEstimate, estimate_stages
 from teddy.evaluation import Results, evaluate_students
 from teddy.pool.build import build_pool, check_pool
 from teddy.pool.existing import check_fits
@@ -74,6 +76,26 @@ def evaluate(
         real = _open(config, console)
         check(config, real)
         return _finish(config, real, run)
+
+
+def estimate(
+    source: str | Path | None = None,
+    *,
+    ipc: int | None = None,
+    method: str | None = None,
+    recipe: str | Path | None = None,
+    pool: str | Path | None = None,
+    settings: Mapping[str, Any] | Iterable[str] = (),
+    console: Console | None = None,
+) -> Iterator[StageEstimate]:
+    """What `distill` with the same arguments would take: time, memory and disk of each stage, from a few steps."""
+    recipe = recipe or default_recipe(source, ipc=ipc, method=method)
+    config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings, pool=pool)
+    real = _open(config, console)
+    check(config, real)
+    device = pick_device(config.device)
+    check_pool(config.pool, real, device)
+    return estimate_stages(config, real, choose_engine(config.engine, device))
 
 
 def make_pool(

@@ -130,9 +130,13 @@ def check(config: Config, source: Source) -> None:
 
 def bytes_needed(config: Config, source: Source) -> int:
     """What the run will write, roughly: the pool, the images, their labels, a page and logs."""
-    images = len(source.classes) * config.ipc
+    return pool_bytes(config.pool, source) + image_bytes(config, source) + 8 * 2**20
+
+
+def image_bytes(config: Config, source: Source) -> int:
+    """What the images and their labels will take, roughly, as pixels, as PNG and on the page."""
     per_image = 3 * source.channels * source.image_size**2 + 8 * len(source.classes)
-    return pool_bytes(config.pool, source) + images * per_image + 8 * 2**20
+    return len(source.classes) * config.ipc * per_image
 
 
 def pool_bytes(settings: PoolSettings, source: Source) -> int:

@@ -12,10 +12,10 @@ from teddy.data.source import Images, Source
 from teddy.methods import METHODS
 from teddy.pool.pool import Pool
 from teddy.run import Run
-from teddy.synthesis.engine import synthesize_images
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side
+from teddy.synthesis.steps import synthesize_images
 
 IMAGES = "synthesis/images.safetensors"
 

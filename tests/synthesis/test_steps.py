@@ -15,9 +15,9 @@ from teddy.models.layers import batch_norms
 from teddy.pool.measuring import running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.progress import Unwatched
-from teddy.synthesis.engine import drawn_teachers, synthesize_images
 from teddy.synthesis.groups import Group, make_groups, make_waves
 from teddy.synthesis.passes import Passed, Passes
+from teddy.synthesis.steps import drawn_teachers, synthesize_images
 
 POOL = Pool(tuple(Teacher(f"t{k}", 0.0, nn.Identity()) for k in range(5)))
 WIDE = torch.tensor(-100.0), torch.tensor(100.0)

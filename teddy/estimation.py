@@ -1,0 +1,259 @@
+"""What a run will take, stage by stage, before it runs: a few steps of each are timed, with untrained networks.
+
+The arithmetic of a step does not depend on what has been learnt, so that a handful of steps tells the time of all.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from teddy import seeding
+from teddy.config import Config, TrainingSettings
+from teddy.data.augment import draw_change
+from teddy.data.images import Images
+from teddy.data.loaders import Batch, Epochs, Loader
+from teddy.data.source import Source
+from teddy.engine import Engine
+from teddy.evaluation import CURVE_POINTS, ROWS, Row
+from teddy.matching.labels import cross_entropy, divergence
+from teddy.methods import METHODS
+from teddy.models.zoo import build_network
+from teddy.pool.measuring import measure, running_statistics
+from teddy.pool.pool import Pool, Teacher, freeze
+from teddy.pool.training import teacher_loader, teacher_loss
+from teddy.progress import Unwatched
+from teddy.relabel import make_labeller
+from teddy.resolve import image_bytes, pool_bytes
+from teddy.synthesis.groups import make_groups
+from teddy.synthesis.passes import Passes
+from teddy.synthesis.size import groups_at_once, groups_side_by_side
+from teddy.synthesis.steps import synthesize_images
+from teddy.training import Loss, accuracy, make_stepper, start_training
+
+LEAST_STEPS, MOST_STEPS, LONG_ENOUGH = 2, 50, 1.0  # steps timed: as many as fit into a second
+ITERATIONS = 5  # of synthesis, timed together
+SAMPLE, FEW = 1000, 64  # images on which a pass over the data is timed, and statistics are made up
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """A stage: its time, the most memory that it holds on the device, what it leaves on disk; in seconds and bytes."""
+
+    stage: str
+    seconds: float
+    memory: int
+    disk: int
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How long it takes until work runs, and then each step."""
+
+    preparation: float
+    step: float
+
+    def of(self, steps: float) -> float:
+        return self.preparation + steps * self.step
+
+
+def estimate_stages(config: Config, source: Source, engine: Engine) -> Iterator[StageEstimate]:
+    """One stage after the other, each as soon as it is known."""
+    _start_measuring_memory()
+    seconds = _pool_seconds(config, source, engine)
+    yield StageEstimate("pool", seconds, _peak_memory(), pool_bytes(config.pool, source))
+    pool = _untrained_pool(config, source, engine)
+    seconds = _synthesis_seconds(config, source, pool, engine)
+    yield StageEstimate("synthesis", seconds, _peak_memory(), image_bytes(config, source))
+    for network in config.evaluation.networks:
+        seconds = _students_seconds(network, config, source, pool, engine)
+        yield StageEstimate(f"students: {network}", seconds, _peak_memory(), 0)
+
+
+def _pool_seconds(config: Config, source: Source, engine: Engine) -> float:
+    settings = config.pool
+    if settings.folder:
+        return 0.0
+    loader = teacher_loader(settings, source, engine.device, seed=0)
+    per_epoch = loader.batches_per_epoch
+    steps = settings.last * (per_epoch if settings.unit == "epochs" else 1)
+    total = 0.0
+    if settings.generation == "post":
+        steps = 0 if settings.weights else settings.training.epochs * per_epoch
+        total += settings.size * settings.pruning.finetuning.epochs * per_epoch  # at most
+    pace = _pace_of(settings.network, settings.training, loader, teacher_loss, source, engine.for_steps(steps))
+    looked_at = len(source.train) * settings.class_means + len(source.test)
+    return pace.of(steps) + total * pace.step + settings.size * looked_at * _seconds_per_image(config, source, engine)
+
+
+def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engine) -> float:
+    settings = config.method
+    method = METHODS[settings.name]
+    if method.objective is None:
+        return 0.0
+    groups = make_groups(
+        len(source.classes),
+        config.ipc,
+        classes_per_group=settings.classes_per_group,
+        images_per_class=settings.images_per_class,
+    )
+    shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
+    start = torch.randn(shape, device=engine.device)
+    side_by_side = groups_side_by_side(engine, config.engine.groups, len(groups[0].rows))
+    at_once = groups_at_once(start[groups[0].rows], engine.device)
+    some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]
+    passes = Passes(method.objective(settings), engine.for_steps(len(groups) * settings.iterations))
+    augment = settings.augment.model_dump()
+
+    def run() -> None:
+        synthesize_images(
+            start,
+            some,
+            pool,
+            passes,
+            bounds=source.preprocessing.bounds(start),
+            change=lambda count, generator: draw_change(count, *shape[2:], generator, **augment),
+            iterations=ITERATIONS,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            teachers=settings.teachers,
+            redraw=settings.redraw,
+            in_turn=settings.turns == "one",
+            seed=0,
+            stage=Unwatched(),
+            at_once=at_once,
+            side_by_side=side_by_side,
+        )
+
+    return _pace(run).of(settings.iterations / ITERATIONS * len(groups) / len(some))
+
+
+def _students_seconds(name: str, config: Config, source: Source, pool: Pool, engine: Engine) -> float:
+    evaluation, relabel = config.evaluation, config.relabel
+    count = len(source.classes) * config.ipc
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, source.channels, source.image_size, source.image_size)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    distilled = Images(pixels, torch.arange(len(source.classes)).repeat_interleave(config.ipc)).to(engine.device)
+    teachers = pool.teachers if relabel.teachers == "all" else pool.spread(relabel.teachers)
+    test = _seconds_per_image(config, source, engine) * len(source.test) * CURVE_POINTS
+    total = 0.0
+    for row in ROWS.values():
+        training: TrainingSettings = evaluation.full_data if row.images == "full" else evaluation.training
+        students = evaluation.full_data_seeds if row.images == "full" else evaluation.seeds
+        steps = training.epochs * math.ceil(
+            (len(source.train) if row.images == "full" else count) / training.batch_size
+        )
+        suited = engine.for_steps(steps)
+        label = make_labeller([teacher.network for teacher in teachers], "logits", 1.0, suited)
+        loader = _student_loader(row, config, source, distilled, label, training)
+        pace = _pace_of(name, training, loader, _soft if row.labels == "soft" else _hard, source, suited)
+        total += pace.preparation + students * (steps * pace.step + test)
+    return total
+
+
+def _student_loader(
+    row: Row,
+    config: Config,
+    source: Source,
+    distilled: Images,
+    label: Callable[[torch.Tensor], torch.Tensor],
+    training: TrainingSettings,
+) -> Loader:
+    full = row.images == "full"
+    changes = config.evaluation.full_data.augment if full else config.relabel.augment
+    return Loader(
+        source.train.to(distilled.pixels.device) if full else distilled,
+        source.preprocessing,
+        source.task,
+        batch_size=training.batch_size,
+        seed=0,
+        change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
+        cutmix_alpha=0.0 if full else config.relabel.augment.cutmix,
+        label=label if row.labels == "soft" else None,
+    )
+
+
+def _pace_of(
+    network_name: str, settings: TrainingSettings, loader: Epochs, loss: Loss, source: Source, engine: Engine
+) -> _Pace:
+    """Of training a network."""
+    with seeding.seeded(0):
+        network = engine.place(build_network(network_name, source.task)).train()
+    step = make_stepper(start_training(settings, network), loss, engine)
+
+    def endless() -> Iterator[Batch]:
+        number = 0
+        while True:
+            yield from loader.epoch(number)
+            number += 1
+
+    batches = endless()
+    return _pace(lambda: step(next(batches)))
+
+
+def _pace(work: Callable[[], object]) -> _Pace:
+    """The first calls prepare, compile, capture; then as many as fit into a second tell the time of one."""
+    begin = time.perf_counter()
+    for _ in range(LEAST_STEPS if not torch.cuda.is_available() else 5):
+        work()
+    _wait()
+    prepared = time.perf_counter()
+    done = 0
+    while done < LEAST_STEPS or (done < MOST_STEPS and time.perf_counter() - prepared < LONG_ENOUGH):
+        work()
+        done += 1
+        _wait()
+    return _Pace(prepared - begin, (time.perf_counter() - prepared) / done)
+
+
+def _seconds_per_image(config: Config, source: Source, engine: Engine) -> float:
+    """Of a pass over data that only looks."""
+    network = engine.place(build_network(config.pool.network, source.task))
+    some = source.train.take(torch.arange(min(SAMPLE, len(source.train)))).to(engine.device)
+    return _pace(lambda: accuracy(network, some, source.preprocessing)).step / len(some)
+
+
+def _untrained_pool(config: Config, source: Source, engine: Engine) -> Pool:
+    few = replace(source, train=source.train.take(torch.arange(min(FEW, len(source.train)))))
+    teachers = []
+    for number in range(config.pool.size):
+        with seeding.seeded(number):
+            network = freeze(engine.place(build_network(config.pool.network, source.task)))
+        kept, measured = running_statistics(network), measure(network, few, engine.device, class_means=True)
+        means, variances = kept.means or measured.means, kept.variances or measured.variances
+        teachers.append(Teacher(f"t{number}", 0.0, network, means, variances, measured.class_means))
+    return Pool(tuple(teachers))
+
+
+def _soft(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    assert batch.teacher_logits is not None
+    return divergence(logits, batch.teacher_logits, 1.0)
+
+
+def _hard(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return cross_entropy(logits, batch.targets)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _start_measuring_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak_memory() -> int:
+    """On the GPU since the last call; without one, of the whole process so far."""
+    if not torch.cuda.is_available():
+        import resource  # not everywhere
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return peak

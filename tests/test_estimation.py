@@ -1,0 +1,105 @@
+"""What a run would take: the sums over stages, from a pace that is given."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import QUICK, QUICK_ARGUMENTS, Shown
+from rich.console import Console
+
+import teddy as library
+from teddy import estimation
+from teddy.config import Config
+from teddy.estimation import _Pace, estimate_stages
+from teddy.resolve import image_bytes, pool_bytes, resolve
+
+SETTINGS = QUICK | {"pool.every": 1, "pool.training.epochs": 3, "method.iterations": 50, "method.classes_per_group": 5}
+
+
+def config_with(**settings: object) -> Config:
+    return resolve("digits", ipc=4, method=None, recipe=None, settings=SETTINGS | settings)
+
+
+@pytest.fixture
+def given_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimation, "_pace", lambda _: _Pace(preparation=3.0, step=0.01))
+    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
+
+
+@pytest.fixture(scope="module")
+def digits() -> object:
+    from teddy.data.source import open_source
+
+    return open_source("digits")
+
+
+def seconds(config: Config, digits: object) -> list[float]:
+    from teddy.engine import Engine
+
+    return [stage.seconds for stage in estimate_stages(config, digits, Engine(torch.device("cpu")))]  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("given_pace")
+def test_stages_add_up(digits: object):
+    pool, synthesis, students = seconds(config_with(), digits)
+    # 3 epochs of 6 batches; three members look at 1,438 + 359 images
+    assert pool == pytest.approx(3 + 18 * 0.01 + 3 * (1438 + 359) * 0.001)
+    # 4 indices × 2 blocks of classes, timed in fives
+    assert synthesis == pytest.approx(3 + 50 / 5 * 8 * 0.01)
+    # four rows of two students, two epochs of one batch; one of an epoch of six; twelve looks at the test images
+    look = 12 * 359 * 0.001
+    assert students == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+
+
+@pytest.mark.usefixtures("given_pace")
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"pool.unit": "iterations", "pool.last": 7}, 3 + 0.07 + 5.391 / 3 * 7),
+        ({"pool.class_means": False}, 3 + 0.18 + 3 * 0.359),
+        ({"pool.generation": "post", "pool.pruning.members": 3, "pool.training.epochs": 4}, 3 + 0.24 + 0.18 + 5.391),
+    ],
+)
+def test_every_kind_of_pool(digits: object, settings: dict[str, object], expected: float):
+    assert seconds(config_with(**settings), digits)[0] == pytest.approx(expected)
+
+
+@pytest.mark.usefixtures("given_pace")
+def test_random_images_need_no_synthesis(digits: object):
+    config = resolve("digits", ipc=4, method="random", recipe=None, settings=SETTINGS)
+    assert seconds(config, digits)[1] == 0
+
+
+def test_a_few_steps_of_each_stage_are_really_made():
+    stages = list(library.estimate("digits", ipc=1, settings=QUICK, console=Console(quiet=True)))
+    assert [stage.stage for stage in stages] == ["pool", "synthesis", "students: convnet-d1-w4-bn"]
+    assert all(stage.seconds > 0 and stage.memory > 10**7 for stage in stages)
+
+
+@pytest.mark.parametrize("network", ["convnet-d1-w4-in", "convnet-d1-w4-bn"])
+def test_class_wise_statistics_and_networks_without_batchnorm_are_estimated_too(network: str):
+    settings = QUICK | {"pool.network": network, "method.statistics": "both", "method.class_wise_layers": "every"}
+    assert len(list(library.estimate("digits", ipc=1, settings=settings, console=Console(quiet=True)))) == 3
+
+
+def test_disk_is_what_the_check_before_a_run_counts(digits: object):
+    config = config_with()
+    pool, synthesis, _ = estimate_stages(
+        config, digits, library.pipeline.choose_engine(config.engine, torch.device("cpu"))
+    )  # type: ignore[arg-type, attr-defined]
+    assert pool.disk == pool_bytes(config.pool, digits)  # type: ignore[arg-type]
+    assert synthesis.disk == image_bytes(config, digits)  # type: ignore[arg-type]
+
+
+def test_the_command_shows_a_table(teddy: Callable[..., Shown]):
+    shown = teddy("estimate", "digits", "--ipc", 1, *QUICK_ARGUMENTS)
+    assert shown.code == 0
+    lines = shown.out.splitlines()
+    assert lines[0].split() == ["stage", "time", "memory", "disk"]
+    assert [line.split()[0] for line in lines[1:]] == ["pool", "synthesis", "students:", "in"]
+
+
+def test_a_mistake_is_one_line(teddy: Callable[..., Shown]):
+    shown = teddy("estimate", "digits", "--ipc", 1, "--set", "pool.network=resnet81")
+    assert shown.code == 2
+    assert "unknown network 'resnet81'" in shown.err.splitlines()[-1]
