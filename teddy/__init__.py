@@ -8,9 +8,11 @@ from teddy.version import __version__
 
 if TYPE_CHECKING:
     from teddy.distilled import DistilledSet
+    from teddy.estimation import estimate
     from teddy.exporting import export
     from teddy.inspection import inspect
-    from teddy.pipeline import Outcome, distill, estimate, evaluate, load, make_pool, show_pool, write_report
+    from teddy.pipeline import Outcome, distill, evaluate, load, write_report
+    from teddy.pooling import make_pool, show_pool
     from teddy.verification import verify
 
 __all__ = [
@@ -30,7 +32,15 @@ __all__ = [
     "write_report",
 ]
 # No module has the name of one of these: importing it would hide the function.
-_PLACES = {"DistilledSet": "distilled", "export": "exporting", "inspect": "inspection", "verify": "verification"}
+_PLACES = {
+    "DistilledSet": "distilled",
+    "estimate": "estimation",
+    "export": "exporting",
+    "inspect": "inspection",
+    "make_pool": "pooling",
+    "show_pool": "pooling",
+    "verify": "verification",
+}
 
 
 def __getattr__(name: str) -> Any:

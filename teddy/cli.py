@@ -127,9 +127,9 @@ def estimate(
     ] = None,
 ) -> None:
     """Say what 'teddy distill' with the same arguments would take: time, memory, disk; from a few steps."""
-    from teddy import pipeline
+    from teddy import estimation
 
-    stages = pipeline.estimate(source, ipc=ipc, method=method, recipe=recipe, pool=pool, settings=settings or ())
+    stages = estimation.estimate(source, ipc=ipc, method=method, recipe=recipe, pool=pool, settings=settings or ())
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("stage", "time", "memory", "disk"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
@@ -187,12 +187,12 @@ def pool(
     ] = None,
 ) -> None:
     """Make a pool of weak teachers from one base network, for --pool; or --show one."""
-    from teddy import pipeline
+    from teddy import pooling
 
     if show is None:
         if out is None:
             raise TeddyError("--out is needed: the folder to make the pool in (or --show POOL)")
-        show = pipeline.make_pool(
+        show = pooling.make_pool(
             source,
             out=out,
             network=network,
@@ -204,7 +204,7 @@ def pool(
         )
     elif source is not None or out is not None:
         raise TeddyError("--show looks at a pool that is there; leave out SOURCE and --out")
-    _show_members(pipeline.show_pool(show, student=student), show)
+    _show_members(pooling.show_pool(show, student=student), show)
 
 
 @app.command(

@@ -5,11 +5,14 @@ The arithmetic of a step does not depend on what has been learnt, so that a hand
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from rich.console import Console
 
 from teddy import seeding
 from teddy.config import Config, TrainingSettings
@@ -17,17 +20,19 @@ from teddy.data.augment import draw_change
 from teddy.data.images import Images
 from teddy.data.loaders import Batch, Epochs, Loader
 from teddy.data.source import Source
-from teddy.engine import Engine
+from teddy.engine import Engine, choose_engine
 from teddy.evaluation import CURVE_POINTS, ROWS, Row
 from teddy.matching.labels import cross_entropy, divergence
 from teddy.methods import METHODS
 from teddy.models.zoo import build_network
+from teddy.pool.build import check_pool
 from teddy.pool.measuring import measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.pool.training import teacher_loader, teacher_loss
 from teddy.progress import Unwatched
 from teddy.relabel import make_labeller
-from teddy.resolve import image_bytes, pool_bytes
+from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
+from teddy.run import pick_device
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side
@@ -58,6 +63,26 @@ class _Pace:
 
     def of(self, steps: float) -> float:
         return self.preparation + steps * self.step
+
+
+def estimate(
+    source: str | Path | None = None,
+    *,
+    ipc: int | None = None,
+    method: str | None = None,
+    recipe: str | Path | None = None,
+    pool: str | Path | None = None,
+    settings: Mapping[str, Any] | Iterable[str] = (),
+    console: Console | None = None,
+) -> Iterator[StageEstimate]:
+    """What `distill` with the same arguments would take: time, memory and disk of each stage, from a few steps."""
+    recipe = recipe or default_recipe(source, ipc=ipc, method=method)
+    config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings, pool=pool)
+    real = open_data(config, console)
+    check(config, real)
+    device = pick_device(config.device)
+    check_pool(config.pool, real, device)
+    return estimate_stages(config, real, choose_engine(config.engine, device))
 
 
 def estimate_stages(config: Config, source: Source, engine: Engine) -> Iterator[StageEstimate]:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from teddy.config import (
     Config,
     PoolConfig,
@@ -15,7 +17,7 @@ from teddy.config import (
     read_recipe,
 )
 from teddy.data.kinds import BY_NAME
-from teddy.data.source import Source
+from teddy.data.source import Source, open_source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.layers import normalisation_layers
@@ -23,6 +25,7 @@ from teddy.models.zoo import build_network, check_network
 from teddy.pool.existing import how_made
 from teddy.pool.store import read_index
 from teddy.recipes import find_recipe, fitting_recipe
+from teddy.run import pick_device
 
 DEFAULT_METHOD = "teddy"
 
@@ -117,6 +120,28 @@ def _with_whole_paths(tree: dict[str, Any], config: PoolConfig) -> dict[str, Any
         if text and text not in BY_NAME and place.exists():
             put(tree, path, str(place.absolute()))
     return tree
+
+
+def open_data(config: PoolConfig, console: Console | None) -> Source:
+    """The real images, as configured."""
+    data = config.data
+    source = open_source(
+        data.source,
+        image_size=data.image_size,
+        test_share=data.test_share,
+        class_order=Path(data.class_order) if data.class_order else None,
+        loader=data.loader,
+        workers=data.workers,
+        skip_bad=data.skip_bad,
+        device=pick_device(config.device),
+        console=console or Console(stderr=True),
+    )
+    return source.normalised_by(data.mean, data.std) if data.mean and data.std else source
+
+
+def opening_line(real: Source, recipe: str | Path | None) -> str:
+    """What a run begins with, for its log."""
+    return f"{real.summary()}; {f'recipe {recipe}' if recipe else 'no recipe, the default settings'}"
 
 
 def check(config: Config, source: Source) -> None:

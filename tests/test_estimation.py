@@ -10,6 +10,7 @@ from rich.console import Console
 import teddy as library
 from teddy import estimation
 from teddy.config import Config
+from teddy.engine import Engine
 from teddy.estimation import _Pace, estimate_stages
 from teddy.resolve import image_bytes, pool_bytes, resolve
 
@@ -34,8 +35,6 @@ def digits() -> object:
 
 
 def seconds(config: Config, digits: object) -> list[float]:
-    from teddy.engine import Engine
-
     return [stage.seconds for stage in estimate_stages(config, digits, Engine(torch.device("cpu")))]  # type: ignore[arg-type]
 
 
@@ -84,9 +83,7 @@ def test_class_wise_statistics_and_networks_without_batchnorm_are_estimated_too(
 
 def test_disk_is_what_the_check_before_a_run_counts(digits: object):
     config = config_with()
-    pool, synthesis, _ = estimate_stages(
-        config, digits, library.pipeline.choose_engine(config.engine, torch.device("cpu"))
-    )  # type: ignore[arg-type, attr-defined]
+    pool, synthesis, _ = estimate_stages(config, digits, Engine(torch.device("cpu")))  # type: ignore[arg-type]
     assert pool.disk == pool_bytes(config.pool, digits)  # type: ignore[arg-type]
     assert synthesis.disk == image_bytes(config, digits)  # type: ignore[arg-type]
 
