@@ -29,6 +29,8 @@ from torch import Tensor
 from teddy.config import Config, PoolConfig, parse_config, read_recipe
 from teddy.engine import choose_engine
 from teddy.errors import TeddyError
+from teddy.locking import FILES as LOCKING
+from teddy.locking import held
 from teddy.progress import Metrics, Stage, watched
 from teddy.version import __version__
 
@@ -36,7 +38,13 @@ CONFIG = "config.yaml"
 MANIFEST = "manifest.json"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
-UNCHECKED = {MANIFEST, "log.txt", "metrics.jsonl", "timings.json"}  # what differs between runs that are the same
+UNCHECKED = {
+    MANIFEST,
+    "log.txt",
+    "metrics.jsonl",
+    "timings.json",
+    *LOCKING,
+}  # what differs between runs that are the same
 VERSIONED = ("torch", "torchvision", "numpy", "pillow", "scikit-learn")
 
 
@@ -143,15 +151,17 @@ def new_run(
     try:
         if fresh:
             _require_space(folder, bytes_needed)
-            if folder.exists():
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True)
-            write_whole(folder / CONFIG, config.to_yaml().encode())
-        run = Run(folder, config, console)
-        try:
-            yield run
-        finally:
-            run.close()
+            folder.mkdir(parents=True, exist_ok=True)
+        with held(folder):
+            fresh = _claim(folder, config, overwrite)  # what another process may have left in the meantime
+            if fresh:
+                _clear(folder)
+                write_whole(folder / CONFIG, config.to_yaml().encode())
+            run = Run(folder, config, console)
+            try:
+                yield run
+            finally:
+                run.close()
     except OSError as error:
         nothing_done = fresh and not any(folder.glob("*/*.json"))  # every stage writes one when it is done
         if nothing_done:
@@ -177,11 +187,12 @@ def existing_run(folder: Path, console: Console | None = None) -> Iterator[tuple
     if "ipc" not in tree:
         raise TeddyError(f"{folder}: holds a pool and no run; 'teddy distill --pool {folder}' makes one with it")
     config = parse_config(tree)
-    run = Run(folder, config, console)
-    try:
-        yield run, config
-    finally:
-        run.close()
+    with held(folder):
+        run = Run(folder, config, console)
+        try:
+            yield run, config
+        finally:
+            run.close()
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -228,7 +239,7 @@ def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
     """True if the folder is to be made anew, False if this run goes on in it."""
     if folder.exists() and not folder.is_dir():
         raise TeddyError(f"--out {folder}: is a file; name a folder")
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or not any(path.name not in LOCKING for path in folder.iterdir()):
         return True
     if not (folder / CONFIG).is_file():
         raise TeddyError(f"--out {folder}: holds files that are no run of Teddy's; name another folder")
@@ -242,6 +253,16 @@ def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
             f"it, --overwrite starts over, another --out keeps both"
         )
     return False
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name in LOCKING:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _first_difference(before: Any, now: Any, path: str = "") -> str | None:

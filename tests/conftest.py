@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -87,17 +87,18 @@ def run(tmp_path: Path, config: Config, quiet: Console) -> Iterator[Run]:
 
 @pytest.fixture
 def open_run(tmp_path: Path, quiet: Console) -> Iterator[OpenRun]:
-    """Runs in folders of this test, by name."""
-    opened = []
+    """Runs in folders of this test, by name; one that is opened again is closed first."""
+    opened: dict[str, Any] = {}
 
     def start(name: str, seed: int = 0) -> Run:
+        if name in opened:
+            opened[name].__exit__(None, None, None)
         config = parse_config({"data": {"source": "digits"}, "ipc": 1, "seed": seed})
-        context = new_run(tmp_path / name, config, bytes_needed=0, console=quiet)
-        opened.append(context)
-        return context.__enter__()
+        opened[name] = new_run(tmp_path / name, config, bytes_needed=0, console=quiet)
+        return opened[name].__enter__()
 
     yield start
-    for context in opened:
+    for context in opened.values():
         context.__exit__(None, None, None)
 
 
