@@ -72,14 +72,14 @@ def our_rate(given, task: Task, engine: Engine, passes: Passes, ipc: int, teache
     """Everything that the stage does, from drawing augmentations to clamping pixels."""
     pool = some_pool(given.network, task, teachers, engine)
     groups = make_groups(given.classes, ipc, classes_per_group=GROUP, images_per_class=1)
-    start = torch.randn(given.classes * ipc, 3, given.size, given.size, device=engine.device)
+    start = torch.randn(given.classes * ipc, 3, given.size, given.size)
     bounds = torch.tensor(-2.0, device=engine.device), torch.tensor(2.0, device=engine.device)
 
     def run(iterations: int) -> None:
         synthesize_images(
             start, groups, pool, passes, bounds=bounds, change=partial(draw, given.size), iterations=iterations,
             learning_rate=0.1, weight_decay=1e-4, teachers=teachers, redraw=False, in_turn=False, seed=0,
-            stage=Unwatched(), at_once=groups_at_once(start[groups[0].rows], engine.device),
+            stage=Unwatched(), device=engine.device, at_once=groups_at_once(start[groups[0].rows], engine.device),
             side_by_side=given.groups or groups_side_by_side(engine, "auto", GROUP), say=print,
         )  # fmt: skip
 

@@ -126,7 +126,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
         images_per_class=settings.images_per_class,
     )
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
-    start = torch.randn(shape, device=engine.device)
+    start = torch.randn(shape)
     side_by_side = groups_side_by_side(engine, config.engine.groups, len(groups[0].rows))
     at_once = groups_at_once(start[groups[0].rows], engine.device)
     some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]
@@ -139,7 +139,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
             some,
             pool,
             passes,
-            bounds=source.preprocessing.bounds(start),
+            bounds=source.preprocessing.bounds(torch.empty(0, device=engine.device)),
             change=lambda count, generator: draw_change(count, *shape[2:], generator, **augment),
             iterations=ITERATIONS,
             learning_rate=settings.learning_rate,
@@ -149,6 +149,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
             in_turn=settings.turns == "one",
             seed=0,
             stage=Unwatched(),
+            device=engine.device,
             at_once=at_once,
             side_by_side=side_by_side,
         )

@@ -105,8 +105,12 @@ class Run:
         return self.folder / name
 
     def remove(self, name: str) -> None:
-        """An artefact that has served."""
-        (self.folder / name).unlink(missing_ok=True)
+        """An artefact that has served, a file or a folder."""
+        place = self.folder / name
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
 
     def read_json(self, name: str) -> Any:
         """A JSON artefact."""

@@ -22,6 +22,8 @@ def groups_side_by_side(engine: Engine, wanted: int | Literal["auto"], group_siz
 
 
 def groups_at_once(group: Tensor, device: torch.device) -> int:
-    """As many as their pixels and their optimizer's state leave room for."""
+    """As many as their pixels and their optimizer's state leave room for; on a CPU, which gains nothing by it, one."""
+    if device.type != "cuda":
+        return 1
     bytes_each = STATES * group.numel() * group.element_size()
     return max(min(int(STATES_SHARE * free_memory(device)) // bytes_each, MOST_AT_ONCE), 1)

@@ -37,27 +37,29 @@ def synthesize_images(
     in_turn: bool,
     seed: int,
     stage: Stage,
+    device: torch.device,
     at_once: int = 1,
     side_by_side: int = 1,
     say: Callable[[str], None] = lambda _: None,
+    after_wave: Callable[[Sequence[Group], Tensor], None] = lambda *_: None,
 ) -> Tensor:
-    """The images [N, C, H, W] that `start` becomes; `bounds` are black and white.
+    """The images [N, C, H, W] that `start` becomes in these `groups`; `bounds` are black and white.
 
-    `at_once` groups are stepped at the same time, `side_by_side` of them in one pass through a teacher. A group's
-    result depends on neither, but for rounding: it has its own statistics, augmentations, teachers.
+    `at_once` groups are brought to the device and stepped at the same time, `side_by_side` of them in one pass through
+    a teacher. A group's result depends on neither but for rounding: it has its own statistics, augmentations, teachers.
     """
     result = start.clone()
     passes = _Passes(compute, side_by_side, say)
     for wave in make_waves(groups, at_once):
         rows = torch.cat([group.rows for group in wave])
-        images = start[rows].clone().requires_grad_()
-        labels = group_labels(wave, start.device)
+        images = start[rows].to(device).requires_grad_()
+        labels = group_labels(wave, device)
         augmentations = [seeding.stream(seed, "augment", group.number) for group in wave]
         draws = [
             drawn_teachers(pool, teachers, redraw, in_turn, seeding.stream(seed, "teachers", group.index))
             for group in wave
         ]
-        fused = start.device.type == "cuda"
+        fused = device.type == "cuda"
         optimizer = torch.optim.Adam(
             [images], lr=learning_rate, betas=(0.5, 0.9), weight_decay=weight_decay, fused=fused
         )
@@ -73,7 +75,8 @@ def synthesize_images(
             with torch.no_grad():
                 images.clamp_(*bounds)
             stage.step(len(wave), loss=sum(terms.values()), **terms)
-        result[rows] = images.detach()
+        result[rows] = images.detach().to(start.device)
+        after_wave(wave, result[rows])
     return result
 
 

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader
 
 import teddy
 from teddy import evaluation
+from teddy.data.augment import Change
 from teddy.evaluation import ROWS
+from teddy.synthesis import steps
 
 VARIANTS = {
     "paper": {},
@@ -149,6 +151,34 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     assert artefacts(again.folder) == artefacts(outcome.folder)
     assert again.results == outcome.results
     assert len(trained) == 3 + 9 - 2  # nine students in all; the two that were done stay done
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_interrupted_synthesis_goes_on_with_the_next_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+):
+    settings = {"method.classes_per_group": 4}  # three groups for each of two indices
+    whole = distill(tmp_path / "whole", **settings)
+    original, stepped = steps.apply_change, []
+
+    def die_in_the_fourth(images: torch.Tensor, change: Change) -> torch.Tensor:
+        stepped.append(1)
+        if len(stepped) == 3 * 3 + 2:
+            raise KeyboardInterrupt
+        return original(images, change)
+
+    monkeypatch.setattr(steps, "apply_change", die_in_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        distill(tmp_path / "run", **settings)
+    blocks = sorted((tmp_path / "run" / "synthesis" / "blocks").iterdir())
+    assert len(blocks) == 3
+    if damaged:
+        blocks[1].write_bytes(blocks[1].read_bytes()[:-5])
+    again = distill(tmp_path / "run", **settings)
+    assert artefacts(again.folder) == artefacts(whole.folder)
+    assert again.results == whole.results
+    assert len(stepped) == 3 * 3 + 2 + (3 + damaged) * 3
+    assert not (tmp_path / "run" / "synthesis" / "blocks").exists()
 
 
 def test_further_students_join_the_table(outcome: teddy.Outcome):

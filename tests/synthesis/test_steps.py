@@ -20,6 +20,7 @@ from teddy.synthesis.passes import Passed, Passes
 from teddy.synthesis.steps import drawn_teachers, synthesize_images
 
 POOL = Pool(tuple(Teacher(f"t{k}", 0.0, nn.Identity()) for k in range(5)))
+CPU = torch.device("cpu")
 WIDE = torch.tensor(-100.0), torch.tensor(100.0)
 
 
@@ -37,7 +38,7 @@ def unchanged(count: int, generator: torch.Generator) -> Change:
 def synthesize(start: Tensor, *, ipc: int = 2, groups: list[Group] | None = None, **changes: object) -> Tensor:
     options = {
         "bounds": WIDE, "change": unchanged, "iterations": 4, "learning_rate": 0.5, "weight_decay": 0.0,
-        "teachers": 1, "redraw": False, "in_turn": False, "seed": 0, "stage": Unwatched(),
+        "teachers": 1, "redraw": False, "in_turn": False, "seed": 0, "stage": Unwatched(), "device": CPU,
     }  # fmt: skip
     groups = groups or make_groups(len(start) // ipc, ipc, classes_per_group=2, images_per_class=1)
     return synthesize_images(start, groups, POOL, changes.pop("compute", towards_ten), **(options | changes))  # type: ignore[arg-type]
@@ -105,7 +106,7 @@ def test_an_image_does_not_depend_on_the_groups_beside_it(settings: dict[str, bo
     assert len(groups) == 16
     options = {
         "change": lambda count, generator: draw_change(count, 8, 8, generator, crop=(0.3, 1.0), flip=0.5, roll=2),
-        "compute": Passes(OBJECTIVE, Engine(torch.device("cpu"))), "iterations": 5, "learning_rate": 0.1,
+        "compute": Passes(OBJECTIVE, Engine(CPU)), "iterations": 5, "learning_rate": 0.1,
         "teachers": 3, "pool": make_pool(4), **settings,
     }  # fmt: skip
     pool = options.pop("pool")
@@ -118,6 +119,7 @@ def test_an_image_does_not_depend_on_the_groups_beside_it(settings: dict[str, bo
             "in_turn": False,
             "seed": 3,
             "stage": Unwatched(),
+            "device": CPU,
         }
         given |= {key: value for key, value in options.items() if key != "compute"}
         return synthesize_images(
