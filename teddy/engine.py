@@ -1,6 +1,7 @@
 """How networks are computed on a device: precision, memory layout, compilation, replayed graphs."""
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ class Engine:
         if not self.compiles:
             return function
         torch._dynamo.config.recompile_limit = MOST_SHAPES
-        return torch.compile(function, dynamic=False, fullgraph=True, backend=self.backend)
+        return _Compiled(function, self.backend)
 
     def replayed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of tensors, captured in a CUDA graph after a few calls: short steps else wait for the host."""
@@ -72,11 +73,29 @@ def choose_engine(settings: EngineSettings, device: torch.device) -> Engine:
     return Engine(device, half, compiles, captures=gpu and compiles)
 
 
+class _Compiled:
+    """A compiled function, or the function itself where it turns out that the compiler cannot take it."""
+
+    def __init__(self, function: Callable[..., Any], backend: str) -> None:
+        self._plain = function
+        self._call = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
+
+    def __call__(self, *given: Any) -> Any:
+        try:
+            return self._call(*given)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            why = str(error).strip().partition("\n")[0]
+            warnings.warn(f"not compiled, slower: {why}", RuntimeWarning, stacklevel=2)
+            self._call = self._plain
+            return self._plain(*given)
+
+
 class Replayed:
     """A function of tensors, with effects on others if it has any, captured once for each shape of its inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._refused = False
         self._calls: Counter[tuple[Any, ...]] = Counter()
         self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
 
@@ -84,10 +103,16 @@ class Replayed:
         """What the function gives, which has to be one tensor."""
         key = tuple((given.shape, given.dtype) for given in inputs)
         self._calls[key] += 1
-        if self._calls[key] <= WARM_UPS:
+        if self._calls[key] <= WARM_UPS or self._refused:
             return self._warm_up(inputs)
         if key not in self._graphs:
-            self._graphs[key] = self._capture(inputs)
+            try:
+                self._graphs[key] = self._capture(inputs)
+            except RuntimeError as error:  # something in it has to ask the host; nothing has been done yet
+                self._refused = True
+                why = str(error).strip().partition("\n")[0]
+                warnings.warn(f"not captured in a graph, slower: {why}", RuntimeWarning, stacklevel=2)
+                return self._warm_up(inputs)
         graph, kept, output = self._graphs[key]
         for place, given in zip(kept, inputs, strict=True):
             place.copy_(given, non_blocking=True)

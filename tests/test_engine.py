@@ -44,6 +44,16 @@ def test_what_is_set_is_done(settings: EngineSettings, half: bool, compiles: boo
     assert (engine.half, engine.compiles, engine.captures) == (half, compiles, False)
 
 
+def test_what_cannot_be_compiled_is_computed_all_the_same():
+    def asking(values: Tensor) -> Tensor:
+        return values + 1 if values.sum().item() > 0 else values - 1  # the branch depends on data
+
+    compiled = COMPILED.compiled(asking)
+    with pytest.warns(RuntimeWarning, match="not compiled, slower"):
+        assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert compiled(-torch.ones(2)).tolist() == [-2.0, -2.0]  # and is not tried again
+
+
 def test_short_work_is_not_prepared_for():
     engine = Engine(CPU, half=True, compiles=True, captures=True)
     assert engine.for_steps(WORTH_COMPILING) == engine
