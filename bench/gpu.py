@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from teddy.data.loaders import Batch, Loader, endless
 from teddy.data.source import Task
 from teddy.engine import Engine
 from teddy.models.zoo import build_network
@@ -64,6 +65,14 @@ def some_pool(network: str, task: Task, size: int, engine: Engine) -> Pool:
         kept = running_statistics(built)
         teachers.append(Teacher(f"t{number}", 0.0, built, kept.means, kept.variances))
     return Pool(tuple(teachers))
+
+
+def prepared(step: Callable[[Batch], object], loader: Loader) -> Callable[[], object]:
+    """A step on the next batch, after everything that the first ones compile and capture."""
+    batches = endless(loader)
+    for _ in range(10):
+        step(next(batches))
+    return lambda: step(next(batches))
 
 
 def peak_gib() -> float:

@@ -9,7 +9,7 @@ weights. Then ours with 2, 4 and 8 times as many steps.
 from functools import partial
 
 import torch
-from gpu import arguments, matrix_rate, peak_gib, report, seconds_of, some_pool
+from gpu import arguments, matrix_rate, peak_gib, prepared, report, seconds_of, some_pool
 
 from teddy.config import EngineSettings
 from teddy.data.augment import draw_change
@@ -75,17 +75,7 @@ def stepper(given, task: Task, engine: Engine):
     network = engine.place(build_network(given.network, task)).train()
     optimizer = make_optimizer("adamw", network, learning_rate=1e-3, weight_decay=0.01, momentum=0.9)
     step = make_stepper(Training(network, optimizer, MovingAverage(network, 0.99)), loss, engine)
-
-    def batches():
-        number = 0
-        while True:
-            yield from loader.epoch(number)
-            number += 1
-
-    endless = batches()
-    for _ in range(10):
-        step(next(endless))
-    return lambda: step(next(endless))
+    return prepared(step, loader)
 
 
 if __name__ == "__main__":

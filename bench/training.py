@@ -8,7 +8,7 @@ The usual way: eager bf16, everything else the same. Then ours with 2, 4 and 8 t
 from functools import partial
 
 import torch
-from gpu import arguments, matrix_rate, peak_gib, report, seconds_of
+from gpu import arguments, matrix_rate, peak_gib, prepared, report, seconds_of
 
 from teddy.config import EngineSettings
 from teddy.data.augment import draw_change
@@ -63,17 +63,7 @@ def stepper(given, task: Task, engine: Engine):
     network = engine.place(build_network(given.network, task)).train()
     optimizer = make_optimizer("sgd", network, learning_rate=0.01, weight_decay=1e-4, momentum=0.9)
     step = make_stepper(Training(network, optimizer), teacher_loss, engine)
-
-    def batches():
-        number = 0
-        while True:
-            yield from loader.epoch(number)
-            number += 1
-
-    endless = batches()
-    for _ in range(10):
-        step(next(endless))
-    return lambda: step(next(endless))
+    return prepared(step, loader)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+# Options that several commands have.
+Ipc = Annotated[int | None, typer.Option(help="Images per class.")]
+MethodName = Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")]
+Recipe = Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")]
+PoolFolder = Annotated[Path | None, typer.Option(help="A pool of teachers, or a run, whose teachers are used.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
+]
+
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
@@ -91,13 +100,11 @@ def distill(
         str | None, typer.Argument(help="A folder of images, or a bundled source; see 'teddy list sources'.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The run folder. One that holds this very run is gone on with.")] = ...,  # type: ignore[assignment]
-    ipc: Annotated[int | None, typer.Option(help="Images per class.")] = None,
-    method: Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="A pool of teachers, or a run, whose teachers are used.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    ipc: Ipc = None,
+    method: MethodName = None,
+    recipe: Recipe = None,
+    pool: PoolFolder = None,
+    settings: Changes = None,
     skip_bad: Annotated[
         int | None, typer.Option(min=0, help="Go on without unreadable images, so many at most.  [default: 0]")
     ] = None,
@@ -118,13 +125,11 @@ def distill(
 @app.command(epilog="\nExample:\n\n  teddy estimate photos/ --ipc 10\n")
 def estimate(
     source: Annotated[str | None, typer.Argument(help="Whatever 'teddy distill' takes.")] = None,
-    ipc: Annotated[int | None, typer.Option(help="Images per class.")] = None,
-    method: Annotated[str | None, typer.Option(help="See 'teddy list methods'.  [default: teddy]")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="A pool of teachers, or a run, whose teachers are used.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    ipc: Ipc = None,
+    method: MethodName = None,
+    recipe: Recipe = None,
+    pool: PoolFolder = None,
+    settings: Changes = None,
 ) -> None:
     """Say what 'teddy distill' with the same arguments would take: time, memory, disk; from a few steps."""
     from teddy import estimation
@@ -174,10 +179,8 @@ def pool(
     network: Annotated[str | None, typer.Option(help="The base network. See 'teddy list models'.")] = None,
     weights: Annotated[Path | None, typer.Option(help="The base's weights, safetensors or .pth.")] = None,
     generation: Annotated[str | None, typer.Option(metavar="auto|prior|post", help="  [default: auto]")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A shipped recipe by name, or a YAML file.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    recipe: Recipe = None,
+    settings: Changes = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start over in a folder that holds another pool.")
     ] = False,

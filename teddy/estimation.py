@@ -18,7 +18,7 @@ from teddy import seeding
 from teddy.config import Config, TrainingSettings
 from teddy.data.augment import draw_change
 from teddy.data.images import Images
-from teddy.data.loaders import Batch, Epochs, Loader
+from teddy.data.loaders import Batch, Epochs, Loader, endless
 from teddy.data.source import Source
 from teddy.engine import Engine, choose_engine
 from teddy.evaluation import CURVE_POINTS, ROWS, Row
@@ -210,14 +210,7 @@ def _pace_of(
     with seeding.seeded(0):
         network = engine.place(build_network(network_name, source.task)).train()
     step = make_stepper(start_training(settings, network), loss, engine)
-
-    def endless() -> Iterator[Batch]:
-        number = 0
-        while True:
-            yield from loader.epoch(number)
-            number += 1
-
-    batches = endless()
+    batches = endless(loader)
     return _pace(lambda: step(next(batches)))
 
 

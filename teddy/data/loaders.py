@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import NamedTuple, Protocol
 
 import torch
@@ -87,6 +88,12 @@ class Loader:
         for part, draw in zip(self.images.batches([draw.rows for draw in draws]), draws, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
             yield Batch(images, targets, self.label(images) if self.label else None)
+
+
+def endless(loader: Epochs) -> Iterator[Batch]:
+    """Epoch after epoch."""
+    for number in count():
+        yield from loader.epoch(number)
 
 
 def augmented(part: Images, draw: Draw, preprocessing: Preprocessing, num_classes: int) -> tuple[Tensor, Tensor]:
