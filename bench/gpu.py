@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from teddy.data.loaders import Batch, Loader, endless
+from teddy.data.loaders import Batch, Loader, ahead, endless
 from teddy.data.source import Task
 from teddy.engine import Engine
 from teddy.models.zoo import build_network
@@ -36,9 +36,10 @@ def matrix_rate(device: torch.device, side: int = 8192) -> float:
     return 2 * side**3 / seconds_of(lambda: a @ b, calls=20)
 
 
-def seconds_of(work: Callable[[], object], *, calls: int, repeats: int = 3) -> float:
+def seconds_of(work: Callable[[], object], *, calls: int, repeats: int = 3, warm_up: bool = True) -> float:
     """Seconds of one call: the median over repeats of the mean over calls, after a warm-up."""
-    work()
+    if warm_up:
+        work()
     times = []
     for _ in range(repeats):
         wait()
@@ -67,9 +68,9 @@ def some_pool(network: str, task: Task, size: int, engine: Engine) -> Pool:
     return Pool(tuple(teachers))
 
 
-def prepared(step: Callable[[Batch], object], loader: Loader) -> Callable[[], object]:
+def prepared(step: Callable[[Batch], object], loader: Loader, engine: Engine) -> Callable[[], object]:
     """A step on the next batch, after everything that the first ones compile and capture."""
-    batches = endless(loader)
+    batches = ahead(endless(loader), engine.device) if engine.captures else endless(loader)
     for _ in range(10):
         step(next(batches))
     return lambda: step(next(batches))

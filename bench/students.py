@@ -75,7 +75,7 @@ def stepper(given, task: Task, engine: Engine):
     network = engine.place(build_network(given.network, task)).train()
     optimizer = make_optimizer("adamw", network, learning_rate=1e-3, weight_decay=0.01, momentum=0.9)
     step = make_stepper(Training(network, optimizer, MovingAverage(network, 0.99)), loss, engine)
-    return prepared(step, loader)
+    return prepared(step, loader, engine)
 
 
 if __name__ == "__main__":

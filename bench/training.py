@@ -63,7 +63,7 @@ def stepper(given, task: Task, engine: Engine):
     network = engine.place(build_network(given.network, task)).train()
     optimizer = make_optimizer("sgd", network, learning_rate=0.01, weight_decay=1e-4, momentum=0.9)
     step = make_stepper(Training(network, optimizer), teacher_loss, engine)
-    return prepared(step, loader)
+    return prepared(step, loader, engine)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from teddy.config import EngineSettings
 
-WORTH_COMPILING = 1000  # steps; compilation takes about as long
+WORTH_CAPTURING, WORTH_COMPILING = 50, 1000  # steps; preparing takes about as long
 WARM_UPS = 3
 MOST_SHAPES = 64  # of one network, in one process: sizes of batches, students of one family
 
@@ -26,6 +27,7 @@ class Engine:
     half: bool = False
     compiles: bool = False
     captures: bool = False
+    fuses: bool = False
     backend: str = "inductor"
 
     def autocast(self) -> torch.autocast:
@@ -59,7 +61,9 @@ class Engine:
 
     def for_steps(self, steps: int) -> "Engine":
         """The same for a piece of work of so many steps: a short one is not worth preparing for."""
-        return self if steps >= WORTH_COMPILING else replace(self, compiles=False, captures=False)
+        if steps >= WORTH_COMPILING:
+            return self
+        return replace(self, compiles=False, fuses=False, captures=self.captures and steps >= WORTH_CAPTURING)
 
 
 def choose_engine(settings: EngineSettings, device: torch.device) -> Engine:
@@ -70,7 +74,8 @@ def choose_engine(settings: EngineSettings, device: torch.device) -> Engine:
     capable = gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     half = capable if settings.precision == "auto" else settings.precision == "bfloat16"
     compiles = gpu if settings.compile == "auto" else settings.compile
-    return Engine(device, half, compiles, captures=gpu and compiles)
+    fuses = gpu and compiles and half and find_spec("triton") is not None
+    return Engine(device, half, compiles, captures=gpu and compiles, fuses=fuses)
 
 
 class _Compiled:
@@ -95,7 +100,7 @@ class Replayed:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._refused = False
+        self._refused, self._plain = False, False
         self._calls: Counter[tuple[Any, ...]] = Counter()
         self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
 
@@ -103,7 +108,8 @@ class Replayed:
         """What the function gives, which has to be one tensor."""
         key = tuple((given.shape, given.dtype) for given in inputs)
         self._calls[key] += 1
-        if self._calls[key] <= WARM_UPS or self._refused:
+        if self._calls[key] <= WARM_UPS or self._refused or self._plain:
+            self._plain = False
             return self._warm_up(inputs)
         if key not in self._graphs:
             try:
@@ -118,6 +124,10 @@ class Replayed:
             place.copy_(given, non_blocking=True)
         graph.replay()
         return output.clone()  # the next replay writes over it
+
+    def restart(self) -> None:
+        """Make the next call without a graph: what it does may differ from those that were captured."""
+        self._plain = True
 
     def _warm_up(self, inputs: tuple[Tensor, ...]) -> Tensor:
         side, current = torch.cuda.Stream(), torch.cuda.current_stream()
@@ -150,19 +160,22 @@ class Frozen:
         prefix: str = "",
     ) -> None:
         self._function, self._engine, self._wrap, self._prefix = function, engine, wrap, prefix
-        self._compiled: dict[tuple[torch.Size, ...], Callable[..., Any]] = {}
+        self._compiled: dict[tuple[torch.Size, ...], tuple[Callable[..., Any], set[str]]] = {}
         self._weights: dict[nn.Module, dict[str, Tensor]] = {}
 
     def __call__(self, network: nn.Module, *given: Any) -> Any:
         """What the function gives for this network."""
-        if network not in self._weights:
-            self._weights[network] = self._engine.frozen_weights(network, self._prefix)
         shapes = tuple(parameter.shape for parameter in network.parameters())
         if shapes not in self._compiled:
             # Of the network only its structure is needed: no second copy of the weights.
             structure = self._wrap(copy.deepcopy(network).to("meta").eval())
-            self._compiled[shapes] = self._engine.compiled(partial(self._function, structure))
-        return self._compiled[shapes](self._weights[network], *given)
+            names = {name for name, _ in (*structure.named_parameters(), *structure.named_buffers())}
+            self._compiled[shapes] = self._engine.compiled(partial(self._function, structure)), names
+        compiled, names = self._compiled[shapes]
+        if network not in self._weights:
+            weights = self._engine.frozen_weights(network, self._prefix)
+            self._weights[network] = {name: value for name, value in weights.items() if name in names}
+        return compiled(self._weights[network], *given)
 
 
 def side_by_side(pieces: Sequence[Callable[[], Tensor]], engine: Engine) -> list[Tensor]:

@@ -102,7 +102,7 @@ def _pool_seconds(config: Config, source: Source, engine: Engine) -> float:
     settings = config.pool
     if settings.folder:
         return 0.0
-    loader = teacher_loader(settings, source, engine.device, seed=0)
+    loader = teacher_loader(settings, source, engine, seed=0)
     per_epoch = loader.batches_per_epoch
     steps = settings.last * (per_epoch if settings.unit == "epochs" else 1)
     total = 0.0
@@ -127,10 +127,11 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
     )
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
     start = torch.randn(shape)
-    side_by_side = groups_side_by_side(engine, config.engine.groups, len(groups[0].rows))
+    objective = method.objective(settings)
+    side_by_side = groups_side_by_side(start, groups, pool, objective, engine, config.engine.groups)
     at_once = groups_at_once(start[groups[0].rows], engine.device)
     some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]
-    passes = Passes(method.objective(settings), engine.for_steps(len(groups) * settings.iterations))
+    passes = Passes(objective, engine.for_steps(len(groups) * settings.iterations))
     augment = settings.augment.model_dump()
 
     def run() -> None:
@@ -175,7 +176,7 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
         )
         suited = engine.for_steps(steps)
         label = make_labeller([teacher.network for teacher in teachers], "logits", 1.0, suited)
-        loader = _student_loader(row, config, source, distilled, label, training)
+        loader = _student_loader(row, config, source, distilled, label, training, engine.compiles)
         pace = _pace_of(name, training, loader, _soft if row.labels == "soft" else _hard, source, suited)
         total += pace.preparation + students * (steps * pace.step + test)
     return total
@@ -188,6 +189,7 @@ def _student_loader(
     distilled: Images,
     label: Callable[[torch.Tensor], torch.Tensor],
     training: TrainingSettings,
+    even: bool,
 ) -> Loader:
     full = row.images == "full"
     changes = config.evaluation.full_data.augment if full else config.relabel.augment
@@ -200,6 +202,7 @@ def _student_loader(
         change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
         cutmix_alpha=0.0 if full else config.relabel.augment.cutmix,
         label=label if row.labels == "soft" else None,
+        even=even,
     )
 
 
@@ -233,7 +236,7 @@ def _seconds_per_image(config: Config, source: Source, engine: Engine) -> float:
     """Of a pass over data that only looks."""
     network = engine.place(build_network(config.pool.network, source.task))
     some = source.train.take(torch.arange(min(SAMPLE, len(source.train)))).to(engine.device)
-    return _pace(lambda: accuracy(network, some, source.preprocessing)).step / len(some)
+    return _pace(lambda: accuracy(network, some, source.preprocessing, engine)).step / len(some)
 
 
 def _untrained_pool(config: Config, source: Source, engine: Engine) -> Pool:

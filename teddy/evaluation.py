@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Literal, TypedDict
 
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from teddy.progress import Stage
 from teddy.relabel import Labelled
 from teddy.run import Run
 from teddy.stored_labels import Replay, record
-from teddy.training import Loss, accuracy, start_training, train_as
+from teddy.training import Loss, Training, accuracy, start_training, train_as
 
 RESULTS = "evaluation/results.json"
 CURVE_POINTS = 12
@@ -57,6 +57,8 @@ class Student(TypedDict):
 
 Results = dict[str, dict[str, dict[str, Student]]]
 """Network → row → seed → student."""
+Places = dict[tuple[str, bool], Training]
+"""Where students of a network train, those on the full data apart."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def evaluate_students(
 ) -> Results:
     """Train whatever students are missing in the run folder; each is kept as soon as it is there."""
     results: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
+    places: Places = {}
     for network_name in settings.networks:
         for row_name, row in ROWS.items():
             students = results.setdefault(network_name, {}).setdefault(row_name, {})
@@ -104,7 +107,7 @@ def evaluate_students(
             with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
                 for number in missing:
                     _, students[str(number)] = train_student(
-                        network_name, row, number, settings, relabel, labelled, source, run, stage
+                        network_name, row, number, settings, relabel, labelled, source, run, stage, places
                     )
                     run.write_json(RESULTS, results)
     return results
@@ -127,11 +130,14 @@ def train_student(
     source: Source,
     run: Run,
     stage: Stage,
+    places: Places | None = None,
 ) -> tuple[nn.Module, Student]:
-    """Student `number` of a row: the network, and its accuracies."""
+    """Student `number` of a row: the network, and its accuracies. Those who share `places` train there one after the
+    other, so that little has to be prepared anew."""
     training = _training(row, settings)
     loader = _loader(row, number, settings, relabel, labelled, source, run)
-    loss = _soft_loss(settings, relabel.temperature) if row.labels == "soft" else _hard_loss
+    soft = _soft_loss(settings.loss, settings.hard_share, relabel.temperature)
+    loss = soft if row.labels == "soft" else _hard_loss
     test, per_epoch = source.test.to(run.device), loader.batches_per_epoch
     marks = {math.ceil(training.epochs * point / CURVE_POINTS) * per_epoch for point in range(1, CURVE_POINTS + 1)}
     curve: list[list[float]] = []
@@ -143,7 +149,14 @@ def train_student(
     path = ("student", network_name, number)
     with seeding.seeded(run.seed, *path):
         network = build_network(network_name, source.task)
-    started = start_training(training, run.engine.place(network))
+    place = (network_name, row.images == "full")
+    if places and place in places:
+        started = places[place]
+        started.restart(network)
+    else:
+        started = start_training(training, run.engine.place(network))
+        if places is not None:
+            places[place] = started
     seed = seeding.derive(run.seed, *path)
     trained = train_as(training, started, loader, loss, seed=seed, stage=stage, engine=run.engine, after_step=measure)
     return trained, {"accuracy": curve[-1][1], "curve": curve}
@@ -183,6 +196,7 @@ def _loader(
         change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
         cutmix_alpha=0.0 if full else relabel.augment.cutmix,
         label=labelled.label if row.labels == "soft" else None,
+        even=run.engine.compiles and labelled.form is None,
     )
     if labelled.form is None or loader.label is None:
         return loader
@@ -196,13 +210,14 @@ def _hard_loss(logits: Tensor, batch: Batch) -> Tensor:
     return cross_entropy(logits, batch.targets)
 
 
-def _soft_loss(settings: EvaluationSettings, temperature: float) -> Loss:
+@cache  # the same function for the same loss: what was prepared for one student is found for the next
+def _soft_loss(kind: Literal["kl", "mse"], hard_share: float, temperature: float) -> Loss:
     def loss(logits: Tensor, batch: Batch) -> Tensor:
         assert batch.teacher_logits is not None
-        if settings.loss == "kl":
+        if kind == "kl":
             soft = divergence(logits, batch.teacher_logits, temperature)
         else:
             soft = logit_error(logits, batch.teacher_logits)
-        return soft + settings.hard_share * cross_entropy(logits, batch.targets) if settings.hard_share else soft
+        return soft + hard_share * cross_entropy(logits, batch.targets) if hard_share else soft
 
     return loss

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from teddy import seeding
 from teddy.config import Config
@@ -18,8 +17,9 @@ from teddy.data.images import Images, in_order
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distilled
-from teddy.engine import Engine, Frozen, side_by_side
+from teddy.engine import Engine, side_by_side
 from teddy.matching.labels import ensemble
+from teddy.models.folded import folded
 from teddy.pool.pool import Pool
 from teddy.run import Run
 from teddy.stored_labels import FILE as STORED
@@ -47,20 +47,16 @@ def make_labeller(
     engine: Engine,
 ) -> Labeller:
     """Y = 1/|M| Σ h(A(X); θ), the last line of Algorithm 1."""
-    forward = Frozen(_logits, engine) if engine.compiles else nn.Module.__call__
+    if engine.captures and engine.half:
+        networks = [folded(network, torch.bfloat16) for network in networks]
 
     @torch.no_grad()
     def label(images: Tensor) -> Tensor:
         with engine.autocast():
-            logits = side_by_side([partial(forward, network, images) for network in networks], engine)
+            logits = side_by_side([partial(network, images) for network in networks], engine)
         return ensemble(torch.stack(logits).float(), average, temperature)
 
     return engine.replayed(label)
-
-
-def _logits(structure: nn.Module, weights: dict[str, Tensor], images: Tensor) -> Tensor:
-    logits: Tensor = functional_call(structure, weights, (images,))
-    return logits
 
 
 def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run) -> Labelled:

@@ -71,7 +71,7 @@ def choose_form(
 
 def stored_bytes(form: Form, loader: Loader) -> int:
     """What labels of that form take, without the file's header."""
-    (first, *_), images = loader.draws(0), len(loader.images)
+    first, images = next(loader.draws(0)), len(loader.images)
     per_image = (
         4 + 12 * (first.change.maps is not None) + 4 * (first.change.offsets is not None) + 4 * (first.mix is not None)
     )

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -14,12 +14,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from teddy import seeding
 from teddy.config import TrainingSettings
 from teddy.data.images import ImageSet, in_order
-from teddy.data.loaders import Batch, Epochs
+from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.preprocessing import Preprocessing
-from teddy.engine import Engine
+from teddy.engine import Engine, Replayed
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
+Stepper = Callable[..., Tensor]
 AfterStep = Callable[[int, nn.Module], bool | None]
 """Told the number of steps done and the network to be used; may end the training by returning True."""
 EVALUATION_BATCH = 1000
@@ -32,6 +33,20 @@ class Training:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     averaged: "MovingAverage | None" = None
+    steppers: dict[tuple[Loss, Engine], Stepper] = field(default_factory=dict)
+
+    def restart(self, network: nn.Module) -> None:
+        """Begin anew with this network's weights, in the same place: what was compiled and captured serves again."""
+        self.network.load_state_dict(network.state_dict())
+        for values in self.optimizer.state.values():
+            for value in values.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+        if self.averaged:
+            self.averaged.begun = False
+        for stepper in self.steppers.values():
+            if isinstance(stepper, Replayed):
+                stepper.restart()
 
     @property
     def result(self) -> nn.Module:
@@ -110,10 +125,11 @@ def train(
     schedule = LambdaLR(optimizer, lambda step: rate((steps.start + step) / per_epoch))
     make_step = make_stepper(training, loss, engine.for_steps(len(steps)))
     network.train()
+    batches = ahead(endless(loader, steps.start // per_epoch), engine.device)
     for epoch in range(steps.start // per_epoch, math.ceil(steps.stop / per_epoch)):
         first = epoch * per_epoch
         with seeding.seeded(seed, "epoch", epoch):
-            for step, batch in zip(range(first, min(first + per_epoch, steps.stop)), loader.epoch(epoch), strict=False):
+            for step, batch in zip(range(first, min(first + per_epoch, steps.stop)), batches, strict=False):
                 value = make_step(batch)
                 schedule.step()
                 stage.step(loss=value)
@@ -124,8 +140,15 @@ def train(
 
 def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Batch], Tensor]:
     """One step on a batch, as a function that gives the loss."""
+    if (loss, engine) not in training.steppers:
+        training.steppers[loss, engine] = _prepared(training, loss, engine)
+    step = training.steppers[loss, engine]
+    return lambda batch: step(*(part for part in batch if part is not None))
+
+
+def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
     network, optimizer = training.network, training.optimizer
-    forward = engine.compiled(network)
+    forward = engine.compiled(_fit_for(engine, network))
 
     def step(*parts: Tensor) -> Tensor:
         batch = Batch(*parts)
@@ -139,8 +162,15 @@ def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Ba
             training.averaged.update(network)
         return value.detach()
 
-    step = engine.replayed(step)
-    return lambda batch: step(*(part for part in batch if part is not None))
+    return engine.replayed(step)
+
+
+def _fit_for(engine: Engine, network: nn.Module) -> nn.Module:
+    if not engine.fuses:
+        return network
+    from teddy.models.fast_layers import with_fast_layers  # needs Triton, which is not everywhere
+
+    return with_fast_layers(network)
 
 
 def train_as(

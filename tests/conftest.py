@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,10 @@ from teddy.config import Config, parse_config
 from teddy.data.preprocessing import from_histogram, histogram
 from teddy.data.source import Images, Source
 from teddy.run import Run, new_run
+
+# Without a GPU, kernels are run by Triton's interpreter, which has to be told before they are read.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Workers side by side, each with a thread for every core, would wait for each other most of the time.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -35,6 +40,15 @@ QUICK = {
     "evaluation.full_data_seeds": 1,
 }
 QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs one after the other."""
+    if not torch.cuda.is_available() and find_spec("triton"):
+        monkeypatch.setattr("teddy.kernels.measured_norm.PROGRAMS", 12)
+        monkeypatch.setattr("teddy.kernels.measured_norm.ROWS", 64)
+        monkeypatch.setattr("teddy.kernels.max_pool.BLOCK", 4096)
 
 
 OpenRun = Callable[..., Run]

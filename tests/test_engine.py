@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from teddy.config import EngineSettings
 from teddy.data.loaders import Batch
 from teddy.data.source import Task
-from teddy.engine import WORTH_COMPILING, Engine, choose_engine, side_by_side
+from teddy.engine import WORTH_CAPTURING, WORTH_COMPILING, Engine, choose_engine, side_by_side
 from teddy.matching.labels import cross_entropy, ensemble
 from teddy.models.zoo import build_network
 from teddy.relabel import make_labeller
@@ -55,9 +55,10 @@ def test_what_cannot_be_compiled_is_computed_all_the_same():
 
 
 def test_short_work_is_not_prepared_for():
-    engine = Engine(CPU, half=True, compiles=True, captures=True)
+    engine = Engine(CPU, half=True, compiles=True, captures=True, fuses=True)
     assert engine.for_steps(WORTH_COMPILING) == engine
-    assert engine.for_steps(WORTH_COMPILING - 1) == Engine(CPU, half=True)
+    assert engine.for_steps(WORTH_COMPILING - 1) == Engine(CPU, half=True, captures=True)
+    assert engine.for_steps(WORTH_CAPTURING - 1) == Engine(CPU, half=True)
 
 
 def test_frozen_weights_are_cast_once_and_statistics_are_not():

@@ -112,13 +112,12 @@ def test_the_final_accuracy_is_the_last_epochs(labelled: Labelled, source: Sourc
 @pytest.mark.parametrize("share", [0.0, 0.25])
 @pytest.mark.parametrize("kind", ["kl", "mse"])
 def test_the_soft_losses_by_hand(kind: str, share: float):
-    settings = EvaluationSettings.model_validate({"loss": kind, "hard_share": share})
     logits, teacher = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     batch = Batch(torch.zeros(1), torch.tensor([[1.0, 0.0]]), teacher)
     p = 1 / (1 + math.exp(-0.5))  # of the larger logit at temperature 2
     soft = 4 * (p * math.log(p / (1 - p)) + (1 - p) * math.log((1 - p) / p)) if kind == "kl" else 1.0
     hard = math.log(1 + math.exp(-1.0))
-    value: Tensor = evaluation._soft_loss(settings, 2.0)(logits, batch)
+    value: Tensor = evaluation._soft_loss(kind, share, 2.0)(logits, batch)
     assert value.item() == pytest.approx(soft + share * hard, rel=1e-5)
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from teddy.data.memory import brought
+
 Range = tuple[float, float]
 
 
@@ -61,11 +63,10 @@ def draw_change(
 
 def apply_change(images: Tensor, change: Change, fill: Tensor | None = None) -> Tensor:
     """The images, each changed in its way."""
-    if change.maps is not None:
-        images = resample(images, change.maps.to(images.device, non_blocking=True), fill)
-    if change.offsets is not None:
-        images = roll_each(images, change.offsets.to(images.device, non_blocking=True))
-    return images
+    maps, offsets = (None if part is None else brought(part, images.device) for part in (change.maps, change.offsets))
+    if maps is not None:
+        return resample(images, maps, fill, offsets)
+    return images if offsets is None else roll_each(images, offsets)
 
 
 def affine_maps(
@@ -114,9 +115,11 @@ def crop_sides(area_draw: Tensor, ratio_draw: Tensor, area: Range, ratio: Range)
     return (share * aspect).sqrt().clamp(max=1), (share / aspect).sqrt().clamp(max=1)
 
 
-def resample(images: Tensor, maps: Tensor, fill: Tensor | None = None) -> Tensor:
-    """Each image read through its map, bilinearly."""
+def resample(images: Tensor, maps: Tensor, fill: Tensor | None = None, offsets: Tensor | None = None) -> Tensor:
+    """Each image read through its map, bilinearly, then shifted cyclically by its offset."""
     grid = F.affine_grid(maps.to(images.dtype), list(images.shape), align_corners=False)
+    if offsets is not None:  # the places are shifted, not what is read there: gradients need no second pass
+        grid = roll_each(grid.movedim(3, 1), offsets).movedim(1, 3)
     if fill is None:
         return F.grid_sample(images, grid, align_corners=False)
     return F.grid_sample(images - fill, grid, align_corners=False) + fill
@@ -145,7 +148,7 @@ def draw_mix(count: int, height: int, width: int, alpha: float, generator: torch
 def apply_mix(images: Tensor, targets: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
     """Images with their partners' boxes; targets [B, K] mix by the area that the box really has."""
     top, left, bottom, right = mix.box
-    partner = mix.partner.to(images.device, non_blocking=True)
+    partner = brought(mix.partner, images.device)
     mixed = images.clone()
     mixed[:, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
     kept = 1 - (bottom - top) * (right - left) / (images.shape[-2] * images.shape[-1])

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from teddy.data.memory import brought
+
 
 @dataclass(frozen=True)
 class Images:
@@ -30,7 +32,7 @@ class Images:
 
     def batches(self, parts: Iterable[Tensor]) -> Iterator["Images"]:
         """One batch for each of `parts`, which are row numbers."""
-        return (self[rows.to(self.pixels.device, non_blocking=True)] for rows in parts)
+        return (self[brought(rows, self.pixels.device)] for rows in parts)
 
     def take(self, rows: Tensor) -> "Images":
         """Some of them."""

@@ -46,7 +46,8 @@ class Loader:
     """Batches of a set of images; each epoch has an order and augmentations of its own, by its number.
 
     `change` is `draw_change` with its settings; `label` turns augmented images into soft labels, as Algorithm 1's last
-    line has it.
+    line has it. `even` makes all batches of one size, as compiled steps want them: a few images, less than a batch has,
+    wait for another epoch.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Loader:
         change: Callable[..., Change] | None = None,
         cutmix_alpha: float = 0.0,
         label: Callable[[Tensor], Tensor] | None = None,
+        even: bool = False,
     ) -> None:
         self.images = images
         self.preprocessing = preprocessing
@@ -69,31 +71,56 @@ class Loader:
         self.cutmix_alpha = cutmix_alpha
         self.label = label
         self.batches_per_epoch = math.ceil(len(images) / batch_size)
+        self.shown = len(images) - (len(images) % self.batches_per_epoch if even else 0)
 
-    def draws(self, epoch: int) -> list[Draw]:
+    def draws(self, epoch: int) -> Iterator[Draw]:
         """An epoch's batches; their sizes differ by one at most, so that none is too small for BatchNorm."""
         generator = seeding.stream(self.seed, "epoch", epoch)
-        order = torch.randperm(len(self.images), generator=generator)
         size = self.task.image_size
-        draws = []
-        for rows in order.tensor_split(self.batches_per_epoch):
+        for rows in self._order(generator):
             change = self.change(len(rows), size, size, generator) if self.change else Change()
             mix = draw_mix(len(rows), size, size, self.cutmix_alpha, generator) if self.cutmix_alpha else None
-            draws.append(Draw(rows, change, mix))
-        return draws
+            yield Draw(rows, change, mix)
+
+    def _order(self, generator: torch.Generator) -> tuple[Tensor, ...]:
+        order = torch.randperm(len(self.images), generator=generator)[: self.shown]
+        return order.tensor_split(self.batches_per_epoch)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch."""
-        draws = self.draws(number)
-        for part, draw in zip(self.images.batches([draw.rows for draw in draws]), draws, strict=True):
+        rows = self._order(seeding.stream(self.seed, "epoch", number))  # all of them, to be read ahead
+        for part, draw in zip(self.images.batches(rows), self.draws(number), strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
             yield Batch(images, targets, self.label(images) if self.label else None)
 
 
-def endless(loader: Epochs) -> Iterator[Batch]:
+def endless(loader: Epochs, first: int = 0) -> Iterator[Batch]:
     """Epoch after epoch."""
-    for number in count():
+    for number in count(first):
         yield from loader.epoch(number)
+
+
+def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Each batch is made while the one before it is used: on a GPU beside it, on a stream of its own."""
+    if device.type != "cuda":
+        yield from batches
+        return
+    side = torch.cuda.Stream(device)
+
+    def make() -> tuple[Batch | None, torch.cuda.Event]:
+        with torch.cuda.stream(side):
+            return next(batches, None), side.record_event()
+
+    made, ready = make()
+    while made is not None:
+        batch, user = made, torch.cuda.current_stream(device)
+        made, then = make()
+        user.wait_event(ready)
+        for part in batch:
+            if part is not None:
+                part.record_stream(user)  # not to be given away before it has been used
+        yield batch
+        ready = then
 
 
 def augmented(part: Images, draw: Draw, preprocessing: Preprocessing, num_classes: int) -> tuple[Tensor, Tensor]:

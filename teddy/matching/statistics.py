@@ -48,11 +48,16 @@ def merged(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.mean + share * apart, variance, number)
 
 
-def statistics_distance(features: Tensor, real_mean: Tensor, real_variance: Tensor, groups: int = 1) -> Tensor:
-    """One layer's share of Eq. 6 for each group [G]: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
+def group_statistics(features: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """The same in each group [G, C] of features [G · B, C, …]."""
     by_group = _exact(features).unflatten(0, (groups, -1))
     over = [dim for dim in range(by_group.dim()) if dim not in {0, 2}]
     variance, mean = torch.var_mean(by_group, dim=over, correction=0)
+    return mean, variance
+
+
+def statistics_distance(mean: Tensor, variance: Tensor, real_mean: Tensor, real_variance: Tensor) -> Tensor:
+    """One layer's share of Eq. 6 for each group [G]: ‖μ_l − RM_l‖₂ + ‖σ²_l − RV_l‖₂, norms not squared."""
     gap = torch.linalg.vector_norm(mean - real_mean, dim=1)
     return gap + torch.linalg.vector_norm(variance - real_variance, dim=1)
 

@@ -26,18 +26,18 @@ def weighted_objective(
 
     def objective(images: Tensor, labels: GroupLabels, teacher: Slot) -> dict[str, Tensor]:
         terms = {}
-        logits, inputs = teacher.record(images)
+        logits, layers = teacher.record(images, len(labels.classes))
         if global_weight:
             distances = [
-                statistics_distance(features, mean, variance, len(labels.classes))
-                for features, mean, variance in zip(inputs[:-1], teacher.means, teacher.variances, strict=True)
+                statistics_distance(*layer.statistics(), mean, variance)
+                for layer, mean, variance in zip(layers[:-1], teacher.means, teacher.variances, strict=True)
             ]
             terms["global"] = global_weight * torch.stack(distances).sum(0)
         if class_wise_weight:
             matched = slice(None) if every_layer else slice(-1, None)
             distances = [
-                class_wise_distance(features, labels, means)
-                for features, means in zip(inputs[matched], teacher.class_means[matched], strict=True)
+                class_wise_distance(layer.features, labels, means)
+                for layer, means in zip(layers[matched], teacher.class_means[matched], strict=True)
             ]
             terms["class-wise"] = class_wise_weight * torch.stack(distances).sum(0)
         if classifier_weight:

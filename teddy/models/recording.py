@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from teddy.matching.statistics import group_statistics
 from teddy.models.layers import channels_first, recorded_layers
 
 
@@ -37,3 +38,24 @@ class Recorder(nn.Module):
         """Leave the network as it was."""
         for handle in self._handles:
             handle.remove()
+
+
+class Seen(NamedTuple):
+    """What a layer was given: features [G · B, C, …] of G groups, and their statistics if they are known already."""
+
+    features: Tensor
+    groups: int
+    known: tuple[Tensor, Tensor] | None = None
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance [G, C] in each group."""
+        return self.known or group_statistics(self.features, self.groups)
+
+
+class GroupRecorder(Recorder):
+    """The same for images of several groups, one after the other."""
+
+    def forward(self, images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:  # type: ignore[override]
+        """Logits, and what each recorded layer was given."""
+        logits, inputs = super().forward(images)
+        return logits, [Seen(features, groups) for features in inputs]

@@ -57,10 +57,11 @@ def _annealed(settings: PoolSettings, base: nn.Module, source: Source, device: t
     decay = settings.training.weight_decay
     optimizer = make_optimizer("sgd", network, learning_rate=LEARNING_RATE, weight_decay=decay, momentum=0.9)
     seed = seeding.derive(seed, "pool", "choice")
-    loader = teacher_loader(settings, source, device, seed=seed)
+    engine = Engine(device)
+    loader = teacher_loader(settings, source, engine, seed=seed)
     epochs = STEPS / loader.batches_per_epoch
     return train(
         Training(network, optimizer), loader, teacher_loss, lambda epoch: 1 - epoch / epochs,
         steps=range(STEPS), seed=seed, stage=Unwatched(),
-        engine=Engine(device),
+        engine=engine,
     )  # fmt: skip

@@ -46,7 +46,7 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
     with run.stage("pool", f"pool: {settings.network}, pruned by {ratio:.0%}", pruning.members) as stage:
         for number in range(len(members), pruning.members):
             seed, rate = seeding.derive(run.seed, "pool", "pruned", number), rates[number]
-            loader = teacher_loader(settings, source, run.device, seed=seed, batch_size=fine.batch_size)
+            loader = teacher_loader(settings, source, run.engine, seed=seed, batch_size=fine.batch_size)
             with seeding.seeded(seed):
                 network = pruned(base, settings.network, source.task, ratio)
                 run.engine.place(network)
@@ -75,7 +75,7 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
 
 def reestimate(network: nn.Module, loader: Loader) -> None:
     """New running statistics: pruning leaves those of a network that is gone, and with them a member is worthless."""
-    batches = math.ceil(REESTIMATING_IMAGES / len(loader.draws(0)[0].rows))
+    batches = math.ceil(REESTIMATING_IMAGES / len(next(loader.draws(0)).rows))
     update_bn(itertools.islice(loader.epoch(0), batches), network)
     network.eval()
 

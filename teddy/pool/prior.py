@@ -93,7 +93,7 @@ def train_base(
 
 
 def _loader(settings: PoolSettings, source: Source, run: Run) -> Loader:
-    return teacher_loader(settings, source, run.device, seed=seeding.derive(run.seed, "pool", "order"))
+    return teacher_loader(settings, source, run.engine, seed=seeding.derive(run.seed, "pool", "order"))
 
 
 def _take_up(run: Run, training: Training) -> int:

@@ -10,6 +10,7 @@ from teddy.data.augment import draw_change
 from teddy.data.images import Images
 from teddy.data.loaders import Batch, Loader
 from teddy.data.source import Source
+from teddy.engine import Engine
 from teddy.matching.labels import cross_entropy
 
 SAMPLE = 2000
@@ -18,19 +19,20 @@ SAMPLE = 2000
 def teacher_loader(
     settings: PoolSettings,
     source: Source,
-    device: torch.device,
+    engine: Engine,
     *,
     seed: int,
     batch_size: int | None = None,
 ) -> Loader:
     """The training images, augmented as configured."""
     return Loader(
-        source.train.to(device),
+        source.train.to(engine.device),
         source.preprocessing,
         source.task,
         batch_size=batch_size or settings.training.batch_size,
         seed=seed,
         change=partial(draw_change, **settings.training.augment.model_dump()),
+        even=engine.compiles,
     )
 
 

@@ -10,20 +10,21 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from teddy.engine import Engine, Frozen
 from teddy.matching.statistics import GroupLabels
-from teddy.models.recording import Recorder
+from teddy.models.recording import GroupRecorder, Seen
 from teddy.pool.pool import Teacher
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A teacher as an objective sees it: `record` gives logits and what the recorded layers were given."""
+    """A teacher as an objective sees it: `record` takes images and the number of their groups, and gives logits and
+    what the recorded layers were given."""
 
-    record: Callable[[Tensor], tuple[Tensor, list[Tensor]]]
+    record: Callable[[Tensor, int], tuple[Tensor, list[Seen]]]
     means: Sequence[Tensor]
     variances: Sequence[Tensor]
     class_means: Sequence[Tensor]
@@ -44,7 +45,7 @@ class Passes:
     """The passes of one objective, computed as the engine says."""
 
     def __init__(self, objective: Objective, engine: Engine) -> None:
-        self._compute = Frozen(partial(_pass, objective, engine), engine, wrap=Recorder, prefix="network.")
+        self._compute = Frozen(partial(_pass, objective, engine), engine, wrap=_recorder(engine), prefix="network.")
 
     def __call__(self, images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
         """One teacher's terms for some groups, and their gradient."""
@@ -55,10 +56,18 @@ class Passes:
         return Passed(gradient, terms)
 
 
+def _recorder(engine: Engine) -> Callable[[nn.Module], nn.Module]:
+    if not engine.fuses:
+        return GroupRecorder
+    from teddy.models.measured import group_recorder  # needs Triton, which is not everywhere
+
+    return group_recorder
+
+
 def _pass(
     objective: Objective,
     engine: Engine,
-    recorder: Recorder,
+    recorder: nn.Module,
     weights: dict[str, Tensor],
     means: Sequence[Tensor],
     variances: Sequence[Tensor],
@@ -67,7 +76,12 @@ def _pass(
     labels: GroupLabels,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     with engine.autocast():
-        slot = Slot(partial(functional_call, recorder, weights), means, variances, class_means)
+        slot = Slot(partial(_record, recorder, weights), means, variances, class_means)
         terms = objective(images, labels, slot)
     total = torch.stack(list(terms.values())).sum()
     return total, {name: values.detach() for name, values in terms.items()}
+
+
+def _record(recorder: nn.Module, weights: dict[str, Tensor], images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:
+    recorded: tuple[Tensor, list[Seen]] = functional_call(recorder, weights, (images, groups))
+    return recorded

@@ -1,5 +1,7 @@
 """How many groups of images are stepped at the same time, and how many of them share a pass through a teacher."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -7,18 +9,45 @@ from torch import Tensor
 
 from teddy.data.memory import free_memory
 from teddy.engine import Engine
+from teddy.pool.pool import Pool
+from teddy.synthesis.groups import Group, group_labels
+from teddy.synthesis.passes import Objective, Passes
 
-IMAGES_PER_PASS = 800  # from here on a GPU gains little
+IMAGES_PER_PASS = 1600  # from here on a GPU gains nothing
+PASS_SHARE = 0.5  # of the free memory
 STATES = 8  # copies of an image that stepping holds: itself, its gradient, Adam's two, augmented, theirs
 STATES_SHARE = 0.2  # of the free memory, which a pass needs more of
 MOST_AT_ONCE = 64
 
 
-def groups_side_by_side(engine: Engine, wanted: int | Literal["auto"], group_size: int) -> int:
-    """On a CPU one: its caches are small, and its results are to be the same bit for bit."""
+def groups_side_by_side(
+    start: Tensor,
+    groups: Sequence[Group],
+    pool: Pool,
+    objective: Objective,
+    engine: Engine,
+    wanted: int | Literal["auto"] = "auto",
+) -> int:
+    """As many as fill a GPU and fit into its memory, which one group that is passed through as a trial tells.
+
+    On a CPU one: its caches are small, and its results are to be the same bit for bit.
+    """
     if wanted != "auto":
         return wanted
-    return max(IMAGES_PER_PASS // group_size, 1) if engine.device.type == "cuda" else 1
+    if engine.device.type != "cuda":
+        return 1
+    most = max(IMAGES_PER_PASS // len(groups[0].rows), 1)
+    plain = Passes(objective, replace(engine, compiles=False, captures=False, fuses=False))
+    images, labels = start[groups[0].rows].to(engine.device), group_labels(groups[:1], engine.device)
+    try:
+        plain(images, labels, pool.teachers[0])  # the first one also tries convolutions
+        torch.cuda.reset_peak_memory_stats(engine.device)
+        before = torch.cuda.memory_allocated(engine.device)
+        plain(images, labels, pool.teachers[0])
+    except torch.cuda.OutOfMemoryError:
+        return 1  # and where one does not fit, synthesis says so
+    taken = torch.cuda.max_memory_allocated(engine.device) - before
+    return max(min(most, int(PASS_SHARE * free_memory(engine.device)) // taken), 1)
 
 
 def groups_at_once(group: Tensor, device: torch.device) -> int:

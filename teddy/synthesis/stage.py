@@ -38,13 +38,14 @@ def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *
         if method.objective:
             left = _without_finished(groups, start, run)
             steps = len(left) * settings.iterations
-            side_by_side = groups_side_by_side(run.engine, run.groups, len(groups[0].rows))
+            objective = method.objective(settings)
+            side_by_side = groups_side_by_side(start, groups, pool, objective, run.engine, run.groups)
             with run.stage("synthesis", f"synthesis: {settings.name}", steps) as stage:
                 start = synthesize_images(
                     start,
                     left,
                     pool,
-                    Passes(method.objective(settings), run.engine.for_steps(steps)),
+                    Passes(objective, run.engine.for_steps(steps)),
                     bounds=source.preprocessing.bounds(torch.empty(0, device=run.device)),
                     change=partial(_draw, source.image_size, settings.augment.model_dump()),
                     iterations=settings.iterations,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from teddy.matching.statistics import (
     GroupLabels,
@@ -12,6 +12,7 @@ from teddy.matching.statistics import (
     class_sums,
     class_wise_distance,
     classifier_prior,
+    group_statistics,
     merged,
     pooled,
     statistics_distance,
@@ -60,17 +61,21 @@ def test_merged_statistics_are_those_of_everything_at_once():
     torch.testing.assert_close(total.variance, whole.variance, rtol=1e-3, atol=0)
 
 
+def distance_of(features: Tensor, mean: Tensor, variance: Tensor, groups: int = 1) -> Tensor:
+    return statistics_distance(*group_statistics(features, groups), mean, variance)
+
+
 def test_statistics_distance_by_hand():
     features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[4.0, 0.0]]]])
     # means (4, 1) against (1, −3): √(9+16) = 5; variances (5, 3) against (5, 1): 2. The norms are not squared.
-    distance = statistics_distance(features, torch.tensor([1.0, -3.0]), torch.tensor([5.0, 1.0]))
+    distance = distance_of(features, torch.tensor([1.0, -3.0]), torch.tensor([5.0, 1.0]))
     assert distance.item() == 7.0
 
 
 def test_statistics_distance_has_the_analytic_gradient():
     features = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
     real_mean, real_variance = torch.randn(2, dtype=torch.float64), torch.rand(2, dtype=torch.float64)
-    statistics_distance(features, real_mean, real_variance).sum().backward()
+    distance_of(features, real_mean, real_variance).sum().backward()
     count = 3 * 2 * 2
     mean = features.detach().mean((0, 2, 3))
     variance = features.detach().var((0, 2, 3), correction=0)
@@ -86,7 +91,7 @@ def test_gradients_agree_with_finite_differences():
     labels = one_group([0, 1, 1, 0])
     real_means = torch.randn(2, 3, dtype=torch.float64)
     mean, variance = torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda f: statistics_distance(f, mean, variance), features)
+    assert torch.autograd.gradcheck(lambda f: distance_of(f, mean, variance), features)
     assert torch.autograd.gradcheck(lambda f: class_wise_distance(f, labels, real_means), features)
 
 
@@ -131,13 +136,13 @@ def test_groups_have_distances_of_their_own():
     labels = GroupLabels(classes, torch.tensor([[0, 1, 1, 0], [0, 0, 1, 0], [1, 1, 1, 0]]))
     assert labels.labels.tolist() == [0, 3, 3, 0, 6, 6, 1, 6, 5, 5, 5, 2]
     logits = torch.randn(12, 7)
-    distances = statistics_distance(features, mean, variance, 3)
+    distances = distance_of(features, mean, variance, 3)
     class_distances = class_wise_distance(features, labels, real_means)
     priors = classifier_prior(logits, labels)
     assert distances.shape == class_distances.shape == priors.shape == (3,)
     for group in range(3):
         rows = slice(4 * group, 4 * group + 4)
         own = GroupLabels(labels.classes[[group]], labels.members[[group]])
-        torch.testing.assert_close(distances[[group]], statistics_distance(features[rows], mean, variance))
+        torch.testing.assert_close(distances[[group]], distance_of(features[rows], mean, variance))
         torch.testing.assert_close(class_distances[[group]], class_wise_distance(features[rows], own, real_means))
         torch.testing.assert_close(priors[[group]], classifier_prior(logits[rows], own))

@@ -34,7 +34,7 @@ def digits() -> Source:
 
 @pytest.mark.parametrize(("epochs", "expected"), [(0, "prior"), (1, "prior"), (12, "post")])
 def test_the_rule_on_real_training(digits: Source, epochs: int, expected: str):
-    loader = teacher_loader(SETTINGS, digits, CPU, seed=0)
+    loader = teacher_loader(SETTINGS, digits, Engine(CPU), seed=0)
     with seeding.seeded(0):
         network = build_network(SETTINGS.network, digits.task)
     before = start_training(SETTINGS.training, network)

@@ -118,7 +118,7 @@ def test_running_statistics_are_those_of_the_pruned_network(source: Source, run:
     for layer in (network.features[1], network.features[5]):
         layer.running_mean.fill_(7.0)  # stale
         layer.running_var.fill_(0.01)
-    loader = teacher_loader(POST, source, run.device, seed=1, batch_size=24)
+    loader = teacher_loader(POST, source, run.engine, seed=1, batch_size=24)
     reestimate(network, loader)
     assert not network.training
     batch = next(iter(loader.epoch(0))).images
@@ -153,7 +153,7 @@ def test_a_member_is_trained_until_it_has_its_accuracy(
 ):
     told = iter(scores)
     monkeypatch.setattr(post, "accuracy", lambda *_: next(told))
-    loader = teacher_loader(POST, source, run.device, seed=0, batch_size=8)
+    loader = teacher_loader(POST, source, run.engine, seed=0, batch_size=8)
     settings = change(POST, epochs=2.0).pruning.finetuning
     done = post._fine_tune(
         Scripted(), settings, loader, source.train, seed=0, rate=0.1, target=70.0, engine=Engine(run.device)

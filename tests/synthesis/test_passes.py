@@ -1,6 +1,7 @@
 """The compiled pass and bf16 against the plain one in fp32: a term that is silently lost would show here."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -26,6 +27,9 @@ ENGINES = {
     "bf16": Engine(CPU, half=True),
     "compiled, bf16": Engine(CPU, half=True, compiles=True, backend="aot_eager"),
 }
+if find_spec("triton"):
+    ENGINES["own kernels"] = Engine(CPU, fuses=True)
+    ENGINES["own kernels, compiled, bf16"] = Engine(CPU, half=True, compiles=True, fuses=True, backend="aot_eager")
 OBJECTIVE = weighted_objective(global_weight=1.0, class_wise_weight=0.5, every_layer=True, classifier_weight=0.3)
 LABELS = GroupLabels(torch.tensor([[0, 3, 5], [1, 2, 4]]), torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0]]))
 IMAGES = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -69,7 +73,7 @@ def by_group(gradient: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "convnet-d2-w16-in", "resnet18"])
+@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "convnet-d2-w16-in", "resnet18", "torchvision/resnet18"])
 def test_losses_and_gradients_agree_with_plain_fp32(name: str, engine: str):
     teacher = make_teacher(name, 0)
     plain = Passes(OBJECTIVE, PLAIN)(IMAGES, LABELS, teacher)
@@ -97,12 +101,13 @@ def test_networks_of_other_widths_have_a_function_of_their_own():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "resnet18"])
-def test_the_same_on_a_gpu(name: str):
+@pytest.mark.parametrize("fuses", [True, False])
+@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "resnet18", "torchvision/resnet18"])
+def test_the_same_on_a_gpu(name: str, fuses: bool):
     device = torch.device("cuda")
     teacher = make_teacher(name, 0)
     plain = Passes(OBJECTIVE, PLAIN)(IMAGES, LABELS, teacher)
-    engine = Engine(device, half=True, compiles=True)
+    engine = Engine(device, half=True, compiles=True, fuses=fuses)
     engine.place(teacher.network)
     moved = [
         tuple(part.to(device) for part in parts) for parts in (teacher.means, teacher.variances, teacher.class_means)

@@ -1,0 +1,1 @@
+"""Triton kernels, each beside the plain version that it stands for."""

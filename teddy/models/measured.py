@@ -1,0 +1,73 @@
+"""A frozen network rewritten so that its BatchNorms measure what they are given while they read it."""
+
+import operator
+
+from torch import Tensor, fx, nn
+
+from teddy.kernels.measured_norm import measured_norm
+from teddy.models.fast_layers import use_fast_layers
+from teddy.models.layers import classifier, normalisation_layers
+from teddy.models.recording import GroupRecorder, Seen
+from teddy.models.tracing import find_norms, trace
+
+
+def group_recorder(network: nn.Module) -> nn.Module:
+    """A recorder of the rewritten network; the plain one if the network's code or layers do not allow that."""
+    traced = trace(network)
+    norms = find_norms(traced) if traced else []
+    paths = {layer: path for path, layer in network.named_modules()}
+    recorded = [paths[layer] for layer in normalisation_layers(network)]
+    if traced is None or {norm.path for norm in norms} != set(recorded):
+        return GroupRecorder(network)
+    graph = traced.graph
+    (last,) = (node for node in graph.nodes if node.target == paths[classifier(network)])
+    (images,) = (node for node in graph.nodes if node.op == "placeholder")
+    with graph.inserting_after(images):
+        groups = graph.placeholder("groups")
+    use_fast_layers(traced)
+    seen = {}
+    for norm in norms:
+        traced.set_submodule(norm.path, MeasuredNorm(norm.layer, norm.relu))
+        with graph.inserting_before(norm.nodes[-1]):
+            both = graph.call_module(norm.path, (norm.given, norm.added, groups))
+            result, statistics = (graph.call_function(operator.getitem, (both, part)) for part in range(2))
+        seen[norm.path] = (norm.given, statistics)
+        norm.replace_by(result)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    inputs, measured = zip(*(seen[path] for path in recorded), strict=True)
+    output.args = ((output.args[0], (*inputs, last.args[0]), (*measured, None)),)
+    traced.recompile()
+    return MeasuredRecorder(traced)
+
+
+class MeasuredRecorder(nn.Module):
+    """Does what `GroupRecorder` does."""
+
+    def __init__(self, network: fx.GraphModule) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:
+        """Logits, and what each recorded layer was given."""
+        logits, inputs, statistics = self.network(images, groups)
+        return logits, [Seen(given, groups, known) for given, known in zip(inputs, statistics, strict=True)]
+
+
+class MeasuredNorm(nn.Module):
+    """BatchNorm as it is in evaluation, and the addition and ReLU after it."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, layer: nn.BatchNorm2d, relu: bool) -> None:
+        super().__init__()
+        self._parameters, self._buffers = layer._parameters, layer._buffers  # under the same names
+        self.eps, self.relu = layer.eps, relu
+
+    def forward(self, given: Tensor, added: Tensor | None, groups: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The result, and the mean and variance [G, C] of what was given."""
+        known = (self.weight, self.bias, self.running_mean, self.running_var)
+        result, mean, variance = measured_norm(given, added, *known, self.eps, self.relu, groups)
+        return result, (mean, variance)
