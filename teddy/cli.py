@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from teddy.errors import TeddyError, unknown
+from teddy.stopping import Stopped, stoppable
 from teddy.version import __version__
 
 EXAMPLES = """
@@ -43,11 +44,12 @@ def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     threading.excepthook = _from_a_thread
     try:
-        sys.exit(app(standalone_mode=False))
+        with stoppable():
+            sys.exit(app(standalone_mode=False))
     except TeddyError as error:
-        _fail(str(error), 2)
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on where it was", 130)
+        _fail(str(error), error.exit_code)
+    except Stopped as stopped:
+        _fail("stopped; the same command goes on where it was", stopped.exit_code)
     except Exception as error:
         # Typer's own errors: it carries a copy of click whose place differs between versions.
         if not hasattr(error, "format_message"):

@@ -7,6 +7,14 @@ from difflib import get_close_matches
 class TeddyError(Exception):
     """A user's mistake, or a condition only the user can change. The command line prints it and exits with 2."""
 
+    exit_code = 2
+
+
+class NumbersError(TeddyError):
+    """Numbers that have gone wrong somewhere, while the rest is fine and kept. The command line exits with 3."""
+
+    exit_code = 3
+
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> TeddyError:
     """An unknown `name`, with the nearest known ones, or all of them where none is near and they are few."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from teddy import seeding
+from teddy.checkpoint import Checkpoint
 from teddy.config import AugmentSettings, EvaluationSettings, RelabelSettings, TrainingSettings
 from teddy.data.augment import draw_change
 from teddy.data.images import ImageSet
@@ -139,12 +141,14 @@ def train_student(
     soft = _soft_loss(settings.loss, settings.hard_share, relabel.temperature)
     loss = soft if row.labels == "soft" else _hard_loss
     test, per_epoch = source.test.to(run.device), loader.batches_per_epoch
+    steps = training.epochs * per_epoch
     marks = {math.ceil(training.epochs * point / CURVE_POINTS) * per_epoch for point in range(1, CURVE_POINTS + 1)}
     curve: list[list[float]] = []
 
     def measure(steps_done: int, trained: nn.Module) -> None:
         if steps_done in marks:
             curve.append([steps_done, round(accuracy(trained, test, source.preprocessing, run.engine), 3)])
+        checkpoint.keep_training(started, steps_done, curve=torch.tensor(curve, dtype=torch.float64))
 
     path = ("student", network_name, number)
     with seeding.seeded(run.seed, *path):
@@ -157,9 +161,20 @@ def train_student(
         started = start_training(training, run.engine.place(network))
         if places is not None:
             places[place] = started
-    seed = seeding.derive(run.seed, *path)
-    trained = train_as(training, started, loader, loss, seed=seed, stage=stage, engine=run.engine, after_step=measure)
+    checkpoint = Checkpoint(run, f"evaluation/training/{_file_name(network_name, row, number)}.safetensors")
+    first, kept = checkpoint.take_up_training(started)
+    curve += [[int(step), value] for step, value in kept["curve"].tolist()] if kept else []
+    stage.step(first)
+    trained = train_as(
+        training, started, loader, loss, seed=seeding.derive(run.seed, *path), stage=stage, engine=run.engine,
+        steps=range(first, steps), after_step=measure,
+    )  # fmt: skip
+    checkpoint.remove()
     return trained, {"accuracy": curve[-1][1], "curve": curve}
+
+
+def _file_name(network_name: str, row: Row, number: int) -> str:
+    return f"{network_name.replace('/', '-')}-{row.images}-{row.labels}-{number}"
 
 
 def _training(row: Row, settings: EvaluationSettings) -> TrainingSettings:

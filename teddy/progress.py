@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
+from teddy.stopping import stop_if_asked
+
 POINTS_PER_STAGE = 200  # metrics kept of one stage: enough for a curve, few enough to cost nothing
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -21,14 +23,19 @@ class Stage(Protocol):
     """A piece of work that goes forward step by step."""
 
     def step(self, count: int = 1, /, **values: Tensor | float) -> None:
-        """So many steps done, and what they measured; tensors are read when a point is due: that waits for the GPU."""
+        """So many steps done, and what they measured; tensors are read when a point is due: that waits for the GPU.
+
+        Whoever was asked to stop does so here.
+        """
 
 
 class Unwatched:
     """A stage that nobody watches."""
 
     def step(self, count: int = 1, /, **values: Tensor | float) -> None:
-        """Passed over."""
+        """Passed over, but for being asked to stop."""
+        del count, values
+        stop_if_asked()
 
 
 class Metrics:
@@ -81,6 +88,7 @@ class _Watched:
     def step(self, count: int = 1, /, **values: Tensor | float) -> None:
         self._done += count
         self._show(self._done)
+        stop_if_asked()
         if values and self._done >= self._due:
             self._due = (self._done // self._every + 1) * self._every
             read = {k: float(v.detach() if isinstance(v, torch.Tensor) else v) for k, v in values.items()}
@@ -96,6 +104,7 @@ def counting(console: Console | None, title: str, total: int) -> Iterator[Callab
         nonlocal done
         done += number
         show(done)
+        stop_if_asked()
 
     with _shown(console, title, total) as show:
         yield add

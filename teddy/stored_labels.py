@@ -30,6 +30,7 @@ from teddy.data.images import ImageSet
 from teddy.data.loaders import Batch, Draw, Loader, augmented
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Task
+from teddy.stopping import stop_if_asked
 
 FILE = "stored_labels.safetensors"
 FEWEST_KEPT = 3  # classes that a budget leaves of a label
@@ -86,6 +87,7 @@ def record(loader: Loader, form: Form, temperature: float) -> dict[str, Tensor]:
     assert loader.label is not None
     epochs: list[dict[str, Tensor]] = []
     for number in range(form.epochs):
+        stop_if_asked()
         draws = [_as_stored(draw) for draw in loader.draws(number)]
         parts = loader.images.batches([draw.rows for draw in draws])
         logits = [
@@ -107,11 +109,11 @@ class Replay:
         self.batches_per_epoch = int(tensors["batches"])
         self._epochs = {name: tensor for name, tensor in tensors.items() if name != "batches"}
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch, as they were recorded."""
+    def epoch(self, number: int, skipped: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, as they were recorded, without the first ones."""
         stored = {name: tensor[number % len(tensor)] for name, tensor in self._epochs.items()}
-        draws = _unpack(stored, self.batches_per_epoch)
-        labels = expand(stored, self.task.num_classes).tensor_split(self.batches_per_epoch)
+        draws = _unpack(stored, self.batches_per_epoch)[skipped:]
+        labels = expand(stored, self.task.num_classes).tensor_split(self.batches_per_epoch)[skipped:]
         parts = self.images.batches([draw.rows for draw in draws])
         for part, draw, logits in zip(parts, draws, labels, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)

@@ -64,6 +64,7 @@ class Training:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """As it was when `tensors` were its state."""
+        self.steppers.clear()  # what they captured are the tensors of before
         self.network.load_state_dict(_under("network.", tensors))
         if self.averaged:
             self.averaged.load_state_dict(_under("averaged.", tensors))
@@ -115,26 +116,24 @@ def train(
     engine: Engine,
     after_step: AfterStep | None = None,
 ) -> nn.Module:
-    """Train through `steps`, which begin with an epoch, and return what is to be used: the network or its average.
+    """Train through `steps` and return what is to be used: the network or its average.
 
     `rate` gives the factor on the learning rate at a fractional epoch. What the network itself draws, as dropout does,
-    comes from `seed` and the epoch's number, so that training can be taken up at any epoch.
+    comes from `seed` and the step's number, so that training can be taken up anywhere.
     """
     network, optimizer, per_epoch = training.network, training.optimizer, loader.batches_per_epoch
-    assert steps.start % per_epoch == 0
     schedule = LambdaLR(optimizer, lambda step: rate((steps.start + step) / per_epoch))
     make_step = make_stepper(training, loss, engine.for_steps(len(steps)))
     network.train()
-    batches = ahead(endless(loader, steps.start // per_epoch), engine.device)
-    for epoch in range(steps.start // per_epoch, math.ceil(steps.stop / per_epoch)):
-        first = epoch * per_epoch
-        with seeding.seeded(seed, "epoch", epoch):
-            for step, batch in zip(range(first, min(first + per_epoch, steps.stop)), batches, strict=False):
-                value = make_step(batch)
-                schedule.step()
-                stage.step(loss=value)
-                if after_step and after_step(step + 1, training.result):
-                    return training.result
+    with seeding.seeded(seed):
+        for step, batch in zip(steps, ahead(endless(loader, steps.start), engine.device), strict=False):
+            torch.manual_seed(seeding.derive(seed, "step", step))
+            value = make_step(batch)
+            schedule.step()
+            enough = after_step and after_step(step + 1, training.result)
+            stage.step(loss=value)
+            if enough:
+                break
     return training.result
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from teddy import __version__, cli
 from teddy.data.source import KINDS
 from teddy.methods import METHODS
 from teddy.recipes import shipped_recipes
+from teddy.stopping import stop_if_asked
 
 Teddy = Callable[..., tuple[int, str, str]]
 
@@ -184,14 +186,19 @@ def test_help_has_examples(command: str, teddy: Teddy):
     assert "Example" in out
 
 
-def test_an_interrupt_says_how_to_go_on(teddy: Teddy, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_says_how_to_go_on(number: int, expected: int, teddy: Teddy, monkeypatch: pytest.MonkeyPatch):
     def interrupt(**_: object) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        stop_if_asked()
+        stop_if_asked()
 
     monkeypatch.setattr(cli, "app", interrupt)
     code, _, err = teddy("distill", "digits")
-    assert code == 130
+    assert code == expected
     assert "the same command goes on" in err
+    stop_if_asked()
+    stop_if_asked()  # that was then
 
 
 def test_help_does_not_wait_for_pytorch():

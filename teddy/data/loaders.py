@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -30,8 +30,8 @@ class Epochs(Protocol):
     batches_per_epoch: int
     preprocessing: Preprocessing
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch, the same whenever it is asked for."""
+    def epoch(self, number: int, skipped: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch after the first `skipped`, the same whenever they are asked for."""
 
 
 class Draw(NamedTuple):
@@ -86,17 +86,20 @@ class Loader:
         order = torch.randperm(len(self.images), generator=generator)[: self.shown]
         return order.tensor_split(self.batches_per_epoch)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
-        rows = self._order(seeding.stream(self.seed, "epoch", number))  # all of them, to be read ahead
-        for part, draw in zip(self.images.batches(rows), self.draws(number), strict=True):
+    def epoch(self, number: int, skipped: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, without the first ones."""
+        rows = self._order(seeding.stream(self.seed, "epoch", number))[skipped:]  # all of them, to be read ahead
+        draws = islice(self.draws(number), skipped, None)
+        for part, draw in zip(self.images.batches(rows), draws, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
             yield Batch(images, targets, self.label(images) if self.label else None)
 
 
-def endless(loader: Epochs, first: int = 0) -> Iterator[Batch]:
-    """Epoch after epoch."""
-    for number in count(first):
+def endless(loader: Epochs, first_step: int = 0) -> Iterator[Batch]:
+    """Epoch after epoch, from any step on."""
+    first, skipped = divmod(first_step, loader.batches_per_epoch)
+    yield from loader.epoch(first, skipped)
+    for number in count(first + 1):
         yield from loader.epoch(number)
 
 

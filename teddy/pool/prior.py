@@ -1,22 +1,20 @@
 """Prior generation: one base network is trained, and its early trajectory is the pool (Algorithm 1, first branch)."""
 
-import time
 from collections.abc import Callable
 
-import torch
 from torch import nn
 
 from teddy import seeding
+from teddy.checkpoint import Checkpoint
 from teddy.config import PoolSettings
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.pool.store import Member, note_members, noted_members, write_member
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.run import Run
-from teddy.training import Training, start_training, train_as
+from teddy.training import start_training, train_as
 
 CHECKPOINT = "pool/training.safetensors"
-SECONDS_BETWEEN_CHECKPOINTS = 20.0
 
 
 def make_prior(settings: PoolSettings, base: nn.Module, source: Source, run: Run) -> list[Member]:
@@ -61,17 +59,13 @@ def train_base(
     """
     loader = _loader(settings, source, run)
     training = start_training(settings.training, run.engine.place(base))
-    first = _take_up(run, training)
-    written = time.monotonic()
+    checkpoint = Checkpoint(run, CHECKPOINT)
+    first, _ = checkpoint.take_up_training(training)
 
     def keep(step: int, network: nn.Module) -> None:
-        nonlocal written
         if at:
             at(step, network)
-        due = time.monotonic() - written > SECONDS_BETWEEN_CHECKPOINTS
-        if due and step < last and step % loader.batches_per_epoch == 0:
-            run.write_tensors(CHECKPOINT, training.state() | {"step": torch.tensor(step)})
-            written = time.monotonic()
+        checkpoint.keep_training(training, step)
 
     going_on = f", going on from step {first}" if first else ""
     with run.stage("pool", f"pool: {settings.network}{going_on}", last - first) as stage:
@@ -88,17 +82,9 @@ def train_base(
             engine=run.engine,
             after_step=keep,
         )
-    run.remove(CHECKPOINT)
+    checkpoint.remove()
     return result
 
 
 def _loader(settings: PoolSettings, source: Source, run: Run) -> Loader:
     return teacher_loader(settings, source, run.engine, seed=seeding.derive(run.seed, "pool", "order"))
-
-
-def _take_up(run: Run, training: Training) -> int:
-    if not run.has(CHECKPOINT):
-        return 0
-    tensors = run.read_tensors(CHECKPOINT)
-    training.restore(tensors)
-    return int(tensors["step"])

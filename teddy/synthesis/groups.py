@@ -45,12 +45,19 @@ def group_labels(groups: Sequence[Group], device: torch.device) -> GroupLabels:
     return GroupLabels(classes, members)
 
 
+def named(groups: Sequence[Group]) -> str:
+    """For a message: which blocks these are."""
+    numbers = ", ".join(str(group.number) for group in groups[:5]) + (", …" if len(groups) > 5 else "")
+    return f"block {numbers} is" if len(groups) == 1 else f"blocks {numbers} are"
+
+
 def make_waves(groups: Sequence[Group], most: int) -> list[list[Group]]:
-    """At most `most` groups of one shape each, in order: what is stepped at the same time."""
+    """At most `most` groups of one shape each, the largest shape first: what is stepped at the same time. The order
+    stays when the first ones are gone."""
     waves: list[list[Group]] = []
     by_shape: dict[tuple[int, int], list[Group]] = {}
     for group in groups:
         by_shape.setdefault(group.shape, []).append(group)
-    for alike in by_shape.values():
+    for _, alike in sorted(by_shape.items(), reverse=True):
         waves += [alike[first : first + most] for first in range(0, len(alike), most)]
     return waves

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from teddy import seeding
+from teddy.checkpoint import Checkpoint
 from teddy.config import MethodSettings
 from teddy.data.augment import Change, draw_change
 from teddy.data.source import Images, Source
@@ -22,6 +23,7 @@ from teddy.synthesis.steps import synthesize_images
 
 IMAGES = "synthesis/images.safetensors"
 BLOCKS = "synthesis/blocks"  # groups that are finished while others are not
+WAVE = "synthesis/wave.safetensors"  # those that are under way
 
 
 def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *, ipc: int) -> Images:
@@ -60,11 +62,13 @@ def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *
                     at_once=groups_at_once(start[groups[0].rows], run.device),
                     side_by_side=side_by_side,
                     say=run.say,
+                    keeper=Checkpoint(run, WAVE),
                     after_wave=partial(_keep, run),
                 )
         # Whole pixel values from here on: what is labelled and evaluated is what is saved.
         run.write_tensors(IMAGES, {"pixels": source.preprocessing.to_pixels(start)})
         run.remove(BLOCKS)
+        run.remove(WAVE)
     pixels = run.read_tensors(IMAGES)["pixels"]
     return Images(pixels, torch.arange(len(source.classes)).repeat_interleave(ipc))
 

@@ -4,21 +4,38 @@ Shapes: N images in all, G groups of B images in a wave, C channels, H × W pixe
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from teddy import seeding
-from teddy.data.augment import Change, apply_change
-from teddy.errors import TeddyError
+from teddy.errors import NumbersError, TeddyError
 from teddy.matching.statistics import GroupLabels
 from teddy.pool.pool import Pool, Teacher
 from teddy.progress import Stage
-from teddy.synthesis.groups import Group, group_labels, make_waves
+from teddy.synthesis.groups import Group, make_waves, named
 from teddy.synthesis.passes import Passed
+from teddy.synthesis.wave import DrawChange, Wave
 
-DrawChange = Callable[[int, torch.Generator], Change]
 Pass = Callable[[Tensor, GroupLabels, Teacher], Passed]
+
+
+class Keeper(Protocol):
+    """Where a wave is kept while it is under way, should it be interrupted."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write."""
+
+    def write(self, tensors: dict[str, Tensor]) -> None:
+        """The state of now."""
+
+    def read(self) -> dict[str, Tensor] | None:
+        """The state of last time, if there is one."""
+
+    def remove(self) -> None:
+        """The wave is done."""
 
 
 def synthesize_images(
@@ -41,42 +58,59 @@ def synthesize_images(
     at_once: int = 1,
     side_by_side: int = 1,
     say: Callable[[str], None] = lambda _: None,
+    keeper: Keeper | None = None,
     after_wave: Callable[[Sequence[Group], Tensor], None] = lambda *_: None,
 ) -> Tensor:
     """The images [N, C, H, W] that `start` becomes in these `groups`; `bounds` are black and white.
 
     `at_once` groups are brought to the device and stepped at the same time, `side_by_side` of them in one pass through
     a teacher. A group's result depends on neither but for rounding: it has its own statistics, augmentations, teachers.
+    `keeper` is where a wave that is under way is kept, `after_wave` takes those groups of it that went well.
     """
-    result = start.clone()
     passes = _Passes(compute, side_by_side, say)
-    for wave in make_waves(groups, at_once):
-        rows = torch.cat([group.rows for group in wave])
-        images = start[rows].to(device).requires_grad_()
-        labels = group_labels(wave, device)
-        augmentations = [seeding.stream(seed, "augment", group.number) for group in wave]
+
+    def stepped(some: Sequence[Group], rate: float, kept: Keeper | None) -> Tensor:
+        """The images [G, B, C, H, W] of some groups of one shape."""
         draws = [
             drawn_teachers(pool, teachers, redraw, in_turn, seeding.stream(seed, "teachers", group.index))
-            for group in wave
+            for group in some
         ]
-        fused = device.type == "cuda"
-        optimizer = torch.optim.Adam(
-            [images], lr=learning_rate, betas=(0.5, 0.9), weight_decay=weight_decay, fused=fused
+        augmentations = [seeding.stream(seed, "augment", group.number) for group in some]
+        images = start[torch.cat([group.rows for group in some])].to(device)
+        wave = Wave(some, images, draws, augmentations, rate, weight_decay, iterations)
+        if kept and (tensors := kept.read()) is not None:
+            wave.restore(tensors)
+            stage.step(len(some) * wave.done)
+        while wave.done < iterations:
+            terms = wave.step(passes.gather, change, bounds)
+            if kept and kept.due:
+                kept.write(wave.state())
+            stage.step(len(some), loss=sum(terms.values()), **terms)
+        return wave.images.detach().unflatten(0, (len(some), -1)).to(start.device)
+
+    result = start.clone()
+    lost: list[Group] = []
+    for wave in make_waves(groups, at_once):
+        made = stepped(wave, learning_rate, keeper)
+        good = made.flatten(1).isfinite().all(1)
+        if not good.all():
+            again = [group for group, fine in zip(wave, good, strict=True) if not fine]
+            say(f"synthesis: {named(again)} not finite; again from the beginning, at a tenth of the learning rate")
+            made[~good] = stepped(again, learning_rate / 10, None)
+            good = made.flatten(1).isfinite().all(1)
+        fine = [group for group, whole in zip(wave, good, strict=True) if whole]
+        lost += [group for group in wave if group not in fine]
+        if fine:
+            rows = torch.cat([group.rows for group in fine])
+            result[rows] = made[good].flatten(0, 1)
+            after_wave(fine, result[rows])
+        if keeper:
+            keeper.remove()
+    if lost:
+        raise NumbersError(
+            f"synthesis: {named(lost)} not finite, at a tenth of the learning rate neither; the others are kept; "
+            "lower method.learning_rate or the weights of the terms"
         )
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
-        for _ in range(iterations):
-            changes = [change(labels.members.shape[1], generator) for generator in augmentations]
-            changed = apply_change(images, _joined(changes))
-            gradient, terms = passes.gather(changed, labels, [next(drawn) for drawn in draws])
-            optimizer.zero_grad()
-            changed.backward(gradient)
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                images.clamp_(*bounds)
-            stage.step(len(wave), loss=sum(terms.values()), **terms)
-        result[rows] = images.detach().to(start.device)
-        after_wave(wave, result[rows])
     return result
 
 
@@ -156,10 +190,3 @@ def _by_teacher(drawn: Sequence[tuple[Teacher, ...]]) -> list[tuple[Teacher, lis
 def _largest_power(number: int) -> int:
     """The largest power of two up to `number`: few sizes of pass, since each is compiled."""
     return 1 << (number.bit_length() - 1)
-
-
-def _joined(changes: Sequence[Change]) -> Change:
-    """One after the other."""
-    maps = [change.maps for change in changes if change.maps is not None]
-    offsets = [change.offsets for change in changes if change.offsets is not None]
-    return Change(torch.cat(maps) if maps else None, torch.cat(offsets) if offsets else None)

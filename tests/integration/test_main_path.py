@@ -16,7 +16,7 @@ import teddy
 from teddy import evaluation
 from teddy.data.augment import Change
 from teddy.evaluation import ROWS
-from teddy.synthesis import steps
+from teddy.synthesis import wave
 
 VARIANTS = {
     "paper": {},
@@ -159,7 +159,7 @@ def test_interrupted_synthesis_goes_on_with_the_next_block(
 ):
     settings = {"method.classes_per_group": 4}  # three groups for each of two indices
     whole = distill(tmp_path / "whole", **settings)
-    original, stepped = steps.apply_change, []
+    original, stepped = wave.apply_change, []
 
     def die_in_the_fourth(images: torch.Tensor, change: Change) -> torch.Tensor:
         stepped.append(1)
@@ -167,7 +167,7 @@ def test_interrupted_synthesis_goes_on_with_the_next_block(
             raise KeyboardInterrupt
         return original(images, change)
 
-    monkeypatch.setattr(steps, "apply_change", die_in_the_fourth)
+    monkeypatch.setattr(wave, "apply_change", die_in_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         distill(tmp_path / "run", **settings)
     blocks = sorted((tmp_path / "run" / "synthesis" / "blocks").iterdir())

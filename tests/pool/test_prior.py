@@ -7,7 +7,6 @@ from pools import PRIOR, pool_files
 
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
-from teddy.pool import prior
 from teddy.pool.build import build_pool
 from teddy.pool.store import read_index
 from teddy.run import Run
@@ -69,7 +68,7 @@ def test_three_iterations_are_an_epoch_of_three_batches(source: Source, open_run
 def test_an_interrupted_pool_ends_with_the_same_bytes(
     source: Source, open_run: OpenRun, monkeypatch: pytest.MonkeyPatch, dies_at: int, ema: float | None, unit: str
 ):
-    monkeypatch.setattr(prior, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    monkeypatch.setattr("teddy.checkpoint.SECONDS_BETWEEN", -1.0)
     training = PRIOR.training.model_copy(update={"ema": ema, "optimizer": "adamw" if ema else "sgd"})
     marks = {"first": 1, "last": 4} if unit == "epochs" else {"first": 2, "last": 12}
     settings = PRIOR.model_copy(update={"training": training, "unit": unit, **marks})

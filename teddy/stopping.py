@@ -1,0 +1,52 @@
+"""Being asked to stop: the first signal lets the step end and what is there be written, the second ends at once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_asked: list[int] = []
+_ending: list[int] = []
+
+
+class Stopped(BaseException):
+    """Work has ended where it was asked to; everything that was finished is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Inside, the signals are waited for by `stop_if_asked`; to be entered by the main thread."""
+    before = {number: signal.signal(number, _note) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        _asked.clear()
+        _ending.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ending() -> bool:
+    """Whether this is the last step, after which everything has to be written."""
+    return bool(_ending)
+
+
+def stop_if_asked() -> None:
+    """To be called between two steps. The one after that in which the signal came is the last: whatever is to be
+    written after a step may have been passed already."""
+    if _ending:
+        raise Stopped(_ending[0])
+    _ending.extend(_asked[:1])
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    del frame
+    if _asked:
+        os._exit(128 + number)
+    _asked.append(number)

@@ -1,0 +1,96 @@
+"""Groups of images that are stepped at the same time, and how far they are.
+
+Shapes: G groups of B images, C channels, H × W pixels.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from teddy.data.augment import Change, apply_change
+from teddy.matching.statistics import GroupLabels
+from teddy.pool.pool import Teacher
+from teddy.synthesis.groups import Group, group_labels
+
+DrawChange = Callable[[int, torch.Generator], Change]
+Draws = Iterator[tuple[Teacher, ...]]
+Gather = Callable[[Tensor, GroupLabels, list[tuple[Teacher, ...]]], tuple[Tensor, dict[str, Tensor]]]
+"""Images, labels, the teachers of each group → the gradient, and the terms."""
+
+
+class Wave:
+    """Adam on the pixels with a cosine, as the paper has it; it can be written down between two steps and taken up."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        images: Tensor,
+        draws: Sequence[Draws],
+        augmentations: Sequence[torch.Generator],
+        learning_rate: float,
+        weight_decay: float,
+        iterations: int,
+    ) -> None:
+        self.groups, self.images, self.done = groups, images.requires_grad_(), 0
+        self._labels = group_labels(groups, images.device)
+        self._draws, self._augmentations = draws, augmentations
+        self._optimizer = torch.optim.Adam(
+            [self.images], lr=learning_rate, betas=(0.5, 0.9), weight_decay=weight_decay, fused=images.is_cuda
+        )
+        self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, iterations)
+
+    def step(self, gather: Gather, change: DrawChange, bounds: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Augment, compare, step, clamp; gives the terms."""
+        group_size = self._labels.members.shape[1]
+        changes = [change(group_size, generator) for generator in self._augmentations]
+        changed = apply_change(self.images, _joined(changes))
+        gradient, terms = gather(changed, self._labels, [next(drawn) for drawn in self._draws])
+        self._optimizer.zero_grad()
+        changed.backward(gradient)
+        self._optimizer.step()
+        self._schedule.step()
+        with torch.no_grad():
+            self.images.clamp_(*bounds)
+        self.done += 1
+        return terms
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything as tensors by name."""
+        (adam,) = self._optimizer.state.values()
+        return {
+            "groups": torch.tensor([group.number for group in self.groups]),
+            "done": torch.tensor(self.done),
+            "rate": torch.tensor(self._optimizer.param_groups[0]["lr"], dtype=torch.float64),
+            "augmentations": torch.stack([generator.get_state() for generator in self._augmentations]),
+            "images": self.images.detach(),
+            **{f"adam.{name}": value for name, value in adam.items()},
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """As it was when `tensors` were its state; left alone if that was of other groups."""
+        if tensors["groups"].tolist() != [group.number for group in self.groups]:
+            return
+        self.done = int(tensors["done"])
+        with torch.no_grad():
+            self.images.copy_(tensors["images"])
+        device = self.images.device
+        self._optimizer.state[self.images] = {
+            name.removeprefix("adam."): value.to(device if value.dim() or self.images.is_cuda else "cpu")
+            for name, value in tensors.items()
+            if name.startswith("adam.")
+        }
+        self._optimizer.param_groups[0]["lr"] = float(tensors["rate"])
+        self._schedule.last_epoch = self.done
+        for generator, state in zip(self._augmentations, tensors["augmentations"], strict=True):
+            generator.set_state(state)
+        for drawn in self._draws:
+            for _ in range(self.done):
+                next(drawn)
+
+
+def _joined(changes: Sequence[Change]) -> Change:
+    """One after the other."""
+    maps = [change.maps for change in changes if change.maps is not None]
+    offsets = [change.offsets for change in changes if change.offsets is not None]
+    return Change(torch.cat(maps) if maps else None, torch.cat(offsets) if offsets else None)
