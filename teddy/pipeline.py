@@ -85,7 +85,7 @@ def load(folder: str | Path, *, temperature: float = 1.0) -> DistilledSet:
 
 
 def _finish(config: Config, source: Source, run: Run) -> Outcome:
-    run.note_source(source.describe())
+    run.note_source(source.describe(), source.seen)
     pool = build_pool(config.pool, source, run)  # weak teachers from one base network
     images = synthesize(config.method, source, pool, run, ipc=config.ipc)  # Taylor-approximated matching
     labelled = relabel(config, images, pool, source, run)  # ensemble soft labels

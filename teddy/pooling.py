@@ -37,7 +37,7 @@ def make_pool(
     space = pool_bytes(config.pool, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
         run.say(opening_line(real, recipe))
-        run.note_source(real.describe())
+        run.note_source(real.describe(), real.seen)
         build_pool(config.pool, real, run)
         run.complete()
         return run.folder

@@ -5,6 +5,7 @@ that the run is complete and is written last.
 """
 
 import errno
+import gzip
 import hashlib
 import json
 import logging
@@ -12,7 +13,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -36,10 +38,13 @@ from teddy.version import __version__
 
 CONFIG = "config.yaml"
 MANIFEST = "manifest.json"
+SOURCE, SEEN = "source.json", "source_files.json.gz"
+NAMED = 3  # files that an error names
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 UNCHECKED = {
     MANIFEST,
+    SEEN,
     "log.txt",
     "metrics.jsonl",
     "timings.json",
@@ -120,15 +125,27 @@ class Run:
         """A safetensors artefact."""
         return read_tensors(self.folder / name)
 
-    def note_source(self, description: dict[str, Any]) -> None:
-        """Keep what the data looked like; raise if a run that goes on finds it changed."""
-        if not self.has("source.json"):
-            self.write_json("source.json", description)
-        elif self.read_json("source.json")["fingerprint"] != description["fingerprint"]:
+    def note_source(self, description: dict[str, Any], seen: Callable[[], dict[str, str]] = dict) -> None:
+        """Keep what the data and its files looked like; raise if a run that goes on finds them changed."""
+        if not self.has(SOURCE):
+            self.write(SEEN, gzip.compress(json.dumps(seen(), ensure_ascii=False).encode(), mtime=0))
+            self.write_json(SOURCE, description)
+        elif self.read_json(SOURCE)["fingerprint"] != description["fingerprint"]:
             raise TeddyError(
-                f"{self.folder}: the images of '{description['name']}' have changed since the run began; "
-                "start over with --overwrite"
+                f"{self.folder}: the images of '{description['name']}' have changed since the run began"
+                f"{self._changes(seen())}; put them back, or start over with --overwrite"
             )
+
+    def _changes(self, now: dict[str, str]) -> str:
+        try:
+            before = json.loads(gzip.decompress((self.folder / SEEN).read_bytes()))
+        except (OSError, EOFError, ValueError, zlib.error):  # damaged: that something has changed is known all the same
+            return ""
+        told = [f"{name} is gone" for name in before if name not in now]
+        told += [f"{name} is new" for name in now if name not in before]
+        told += [f"{name} is another" for name, stamp in now.items() if before.get(name, stamp) != stamp]
+        more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+        return f" ({', '.join(told[:NAMED])}{more})" if told else ""
 
     def complete(self) -> None:
         """Everything is there: say so, with versions and checksums."""

@@ -6,7 +6,7 @@ N images, H × W pixels.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +39,9 @@ class Listing(Protocol):
 
     def fingerprint(self) -> str:
         """Changes when the list of images, a label, a size or a modification time does."""
+
+    def seen(self) -> dict[str, str]:
+        """What each file looked like, by its name: for telling which one has changed."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,11 @@ class FileListing:
         """The same wherever the folder lies."""
         return digest(self.names.blob, self.names.bounds, self.sizes, self.mtimes, self.labels)
 
+    def seen(self) -> dict[str, str]:
+        """Size and time of each image."""
+        times = zip(self.names.tolist(), self.sizes.tolist(), self.mtimes.tolist(), strict=True)
+        return {name.decode("utf-8", "replace"): f"{size} {time}" for name, size, time in times}
+
 
 @dataclass(frozen=True, eq=False)
 class ArrayListing:
@@ -169,6 +177,21 @@ class ArrayListing:
     def fingerprint(self) -> str:
         """Of the pixels themselves, which are at hand."""
         return digest(repr(self.pixels.shape).encode(), self.pixels, self.labels)
+
+    def seen(self) -> dict[str, str]:
+        """A digest of what came from each file."""
+        ends = np.cumsum([count for _, count in self.files])
+        of_file = np.searchsorted(ends, self.rows, side="right")
+        return {
+            name: digest(self.pixels[of_file == number], self.labels[of_file == number])
+            for number, (name, _) in enumerate(self.files)
+            if (of_file == number).any()
+        }
+
+
+def file_stamps(files: Sequence[str], stamps: np.ndarray) -> dict[str, str]:
+    """Of files with many images each: `stamps` has a row for each."""
+    return {Path(file).name: " ".join(map(str, np.ravel(row))) for file, row in zip(files, stamps, strict=True)}
 
 
 def digest(*parts: bytes | np.ndarray) -> str:

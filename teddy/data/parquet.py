@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from teddy.data.labels import Written, number_labels
-from teddy.data.listing import Catalogue, Progress, digest
+from teddy.data.listing import Catalogue, Progress, digest, file_stamps
 from teddy.data.shards import divide, find_shards
 from teddy.errors import TeddyError
 
@@ -113,6 +113,10 @@ class ParquetListing:
         """The same wherever the files lie."""
         names = "\0".join(Path(file).name for file in self.row_groups.files).encode()
         return digest(names, self.stamps, self.rows, self.labels)
+
+    def seen(self) -> dict[str, str]:
+        """Size and time of each file."""
+        return file_stamps(self.row_groups.files, self.stamps)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Real images, opened from wherever they are, in the form that memory allows."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -50,6 +51,7 @@ class Source:
     kind: str = "tensors"
     sizes: tuple[tuple[tuple[int, int], int], ...] = ()
     skipped: tuple[str, ...] = ()
+    seen: Callable[[], dict[str, str]] = dict
 
     @property
     def task(self) -> Task:
@@ -170,6 +172,7 @@ def open_source(
         kind=catalogue.kind,
         sizes=sizes,
         skipped=tuple(bad),
+        seen=lambda: {name: stamp for listing in listings for name, stamp in listing.seen().items()},
     )
 
 

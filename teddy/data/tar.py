@@ -12,7 +12,7 @@ import numpy as np
 
 from teddy.data.index import image_suffixes
 from teddy.data.labels import Written, number_labels, read_names
-from teddy.data.listing import Catalogue, Names, Progress, digest
+from teddy.data.listing import Catalogue, Names, Progress, digest, file_stamps
 from teddy.data.shards import divide, find_shards
 from teddy.errors import TeddyError
 
@@ -69,6 +69,10 @@ class TarListing:
         names = "\0".join(Path(file).name for file in self.files).encode()
         members = (self.members.blob, self.members.bounds, self.of_file, self.offsets, self.sizes)
         return digest(names, self.stamps, *members, self.labels)
+
+    def seen(self) -> dict[str, str]:
+        """Size and time of each file."""
+        return file_stamps(self.files, self.stamps)
 
 
 class _Image(NamedTuple):

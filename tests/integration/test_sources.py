@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import pickle
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -235,3 +236,34 @@ def test_an_unknown_format_is_one_line(teddy: Teddy, tmp_path: Path):
     assert (code, err.count("\n")) == (2, 1)
     assert "did you mean 'imagefolder'" in err
     assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, maker in MAKERS.items() if maker])
+def test_files_that_change_under_a_run_are_named(kind: str, teddy: Teddy, tmp_path: Path):
+    maker, data = MAKERS[kind], tmp_path / "data"
+    assert maker
+    maker(data)
+    command = ("distill", data, "--ipc", 1, "--out", tmp_path / "run", *QUICK_ARGUMENTS)
+    assert teddy(*command)[0] == 0
+    shutil.rmtree(data)
+    maker(data)  # other pixels
+    code, _, err = teddy(*command)
+    assert code == 2
+    err = err.splitlines()[-1]
+    names = [path.name for path in data.rglob("*") if path.is_file()]
+    assert any(f"{name} is another" in err for name in names), err
+
+
+def test_a_file_that_vanishes_under_a_run_is_named(teddy: Teddy, tmp_path: Path):
+    make_folder(tmp_path / "data")
+    command = ("distill", tmp_path / "data", "--ipc", 1, "--out", tmp_path / "run", *QUICK_ARGUMENTS)
+    assert teddy(*command)[0] == 0
+    (tmp_path / "data" / "train" / CLASSES[1] / "deeper" / "3.png").unlink()
+    code, _, err = teddy(*command)
+    assert code == 2
+    err = err.splitlines()[-1]
+    assert f"{CLASSES[1]}/deeper/3.png is gone" in err
+    (tmp_path / "run" / "source_files.json.gz").write_bytes(b"torn")
+    code, _, err = teddy(*command)
+    assert code == 2
+    assert "have changed" in err
