@@ -21,13 +21,14 @@ from teddy.data.augment import draw_change
 from teddy.data.images import ImageSet
 from teddy.data.loaders import Batch, Epochs, Loader
 from teddy.data.source import Source
+from teddy.errors import NumbersError
 from teddy.matching.labels import cross_entropy, divergence, logit_error
 from teddy.models.zoo import build_network
 from teddy.progress import Stage
 from teddy.relabel import Labelled
 from teddy.run import Run
 from teddy.stored_labels import Replay, record
-from teddy.training import Loss, Training, accuracy, start_training, train_as
+from teddy.training import Loss, Training, accuracy, is_finite, start_training, train_as
 
 RESULTS = "evaluation/results.json"
 CURVE_POINTS = 12
@@ -98,6 +99,7 @@ def evaluate_students(
     """Train whatever students are missing in the run folder; each is kept as soon as it is there."""
     results: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
     places: Places = {}
+    lost: list[str] = []
     for network_name in settings.networks:
         for row_name, row in ROWS.items():
             students = results.setdefault(network_name, {}).setdefault(row_name, {})
@@ -108,10 +110,19 @@ def evaluate_students(
             steps = len(missing) * student_steps(row, settings, labelled, source)
             with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
                 for number in missing:
-                    _, students[str(number)] = train_student(
+                    trained, student = train_student(
                         network_name, row, number, settings, relabel, labelled, source, run, stage, places
                     )
+                    if not is_finite(trained):
+                        lost.append(f"student {number} of {network_name}, {row_name}")
+                        continue
+                    students[str(number)] = student
                     run.write_json(RESULTS, results)
+    if lost:
+        raise NumbersError(
+            f"{lost[0]}{f' and {len(lost) - 1} more' if lost[1:] else ''}: the weights are not finite at the end of "
+            "training; the other students are kept; lower the learning rate of evaluation.training or full_data"
+        )
     return results
 
 

@@ -263,6 +263,11 @@ def accuracy(network: nn.Module, images: ImageSet, preprocessing: Preprocessing,
     return 100 * right / len(images)
 
 
+def is_finite(network: nn.Module) -> bool:
+    """Whether its numbers are: a training that has gone wrong leaves some that are not."""
+    return all(bool(value.isfinite().all()) for value in network.state_dict().values())
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """In evaluation mode inside, as it was outside."""

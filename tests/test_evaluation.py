@@ -11,6 +11,7 @@ from teddy.config import EvaluationSettings, RelabelSettings
 from teddy.data.loaders import Batch, Loader
 from teddy.data.source import Source
 from teddy.distilled import DistilledSet
+from teddy.errors import NumbersError
 from teddy.evaluation import ROWS, Score, evaluate_students
 from teddy.relabel import Labelled
 from teddy.report.table import result_lines
@@ -124,3 +125,12 @@ def test_the_soft_losses_by_hand(kind: str, share: float):
 def test_results_survive_in_the_run_folder(labelled: Labelled, source: Source, run: Run):
     results = evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     assert run.read_json("evaluation/results.json") == results
+
+
+def test_a_student_that_goes_wrong_does_not_take_the_others_with_it(labelled: Labelled, source: Source, run: Run):
+    training = SETTINGS.training.model_copy(update={"learning_rate": 1e30, "optimizer": "sgd"})
+    settings = SETTINGS.model_copy(update={"training": training})
+    with pytest.raises(NumbersError, match=r"student 0 of convnet-d1-w4-bn, distilled and \d+ more: .* not finite"):
+        evaluate_students(settings, RelabelSettings(), labelled, source, run)
+    kept = run.read_json("evaluation/results.json")["convnet-d1-w4-bn"]
+    assert [row for row in kept if kept[row]] == ["full data"]

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from teddy.data.images import Images
 from teddy.data.source import Source, Task
 from teddy.engine import Engine
-from teddy.errors import TeddyError
+from teddy.errors import NumbersError, TeddyError
 from teddy.models.widths import fit_widths, output_widths
 from teddy.models.zoo import build_network, example_images
 from teddy.pool.measuring import Measured, measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.run import Run, read_tensors
-from teddy.training import accuracy
+from teddy.training import accuracy, is_finite
 
 FOLDER = "pool"
 INDEX = f"{FOLDER}/pool.json"
@@ -74,6 +74,11 @@ def write_member(
     pruned: bool = False,
 ) -> Member:
     """Measure a teacher, on a `sample` of the training images too, and leave it in the run folder."""
+    if not is_finite(network):
+        raise NumbersError(
+            f"pool: the weights of {network_name} are not finite after {step} steps ({name}); "
+            "lower the learning rate of its training"
+        )
     measured = measure(network, source, run.device, class_means=class_means)
     size = write_teacher(run, name, network, measured, {"network": network_name, "classes": list(source.classes)})
     macs, parameters = count_cost(network, source.task)

@@ -7,6 +7,7 @@ from pools import PRIOR, pool_files
 
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
+from teddy.errors import NumbersError
 from teddy.pool.build import build_pool
 from teddy.pool.store import read_index
 from teddy.run import Run
@@ -125,3 +126,10 @@ def test_from_a_given_base_the_trajectory_begins_there(source: Source, open_run:
     tracked = [int(t.network.state_dict()["features.1.num_batches_tracked"]) for t in pool.teachers]
     assert tracked == [3, 9, 15]
     assert read_index(after.folder)["base"]["weights"] == "epoch-001.safetensors"
+
+
+def test_a_training_that_goes_wrong_says_so(source: Source, run: Run):
+    training = PRIOR.training.model_copy(update={"learning_rate": 1e30})
+    with pytest.raises(NumbersError, match="not finite after 3 steps") as error:
+        build_pool(PRIOR.model_copy(update={"training": training}), source, run)
+    assert error.value.exit_code == 3
