@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from teddy import distributed
 from teddy.errors import TeddyError, unknown
 from teddy.stopping import Stopped, stoppable
 from teddy.version import __version__
@@ -44,7 +45,7 @@ def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     threading.excepthook = _from_a_thread
     try:
-        with stoppable():
+        with stoppable(), distributed.silenced():
             sys.exit(app(standalone_mode=False))
     except TeddyError as error:
         _fail(str(error), error.exit_code)
@@ -65,9 +66,11 @@ def _from_a_thread(told: threading.ExceptHookArgs) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    Console(stderr=True).print(
-        f"error: {' '.join(message.split())}", style="red", markup=False, highlight=False, soft_wrap=True
-    )
+    who = distributed.speaker(code)
+    if who is not None:
+        Console(stderr=True).print(
+            f"error: {who}{' '.join(message.split())}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
     sys.exit(code)
 
 

@@ -4,11 +4,13 @@ The controls are always there: as many random real images with the same soft lab
 the full data. IOR, the improvement over random, is what the distilled images add (docs/EVALUATION.md).
 """
 
+import json
 import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import groupby
 from typing import Literal, TypedDict
 
 import torch
@@ -31,6 +33,7 @@ from teddy.stored_labels import Replay, record
 from teddy.training import Loss, Training, accuracy, is_finite, start_training, train_as
 
 RESULTS = "evaluation/results.json"
+STUDENTS = "evaluation/students"  # those that are finished while others are not
 CURVE_POINTS = 12
 
 
@@ -97,33 +100,66 @@ def evaluate_students(
     run: Run,
 ) -> Results:
     """Train whatever students are missing in the run folder; each is kept as soon as it is there."""
-    results: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
+    results = _results_so_far(settings, run)
     places: Places = {}
     lost: list[str] = []
-    for network_name in settings.networks:
-        for row_name, row in ROWS.items():
-            students = results.setdefault(network_name, {}).setdefault(row_name, {})
-            seeds = settings.full_data_seeds if row.images == "full" else settings.seeds
-            missing = [number for number in range(seeds) if str(number) not in students]
-            if not missing:
-                continue
-            steps = len(missing) * student_steps(row, settings, labelled, source)
-            with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
-                for number in missing:
-                    trained, student = train_student(
-                        network_name, row, number, settings, relabel, labelled, source, run, stage, places
-                    )
-                    if not is_finite(trained):
-                        lost.append(f"student {number} of {network_name}, {row_name}")
-                        continue
-                    students[str(number)] = student
-                    run.write_json(RESULTS, results)
+    missing = run.world.share(_missing(settings, results))
+    for (network_name, row_name), some in groupby(missing, key=lambda student: student[:2]):
+        numbers, row = [number for *_, number in some], ROWS[row_name]
+        steps = len(numbers) * student_steps(row, settings, labelled, source)
+        with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
+            for number in numbers:
+                trained, student = train_student(
+                    network_name, row, number, settings, relabel, labelled, source, run, stage, places
+                )
+                if is_finite(trained):
+                    name = _file_name(network_name, row, number)
+                    run.write_json(f"{STUDENTS}/{name}.json", [network_name, row_name, str(number), student])
+                else:
+                    lost.append(f"student {number} of {network_name}, {row_name}")
+    run.world.wait("students")
+    run.once("results", partial(_write_results, settings, run))
     if lost:
         raise NumbersError(
             f"{lost[0]}{f' and {len(lost) - 1} more' if lost[1:] else ''}: the weights are not finite at the end of "
             "training; the other students are kept; lower the learning rate of evaluation.training or full_data"
         )
+    final: Results = run.read_json(RESULTS)
+    return final
+
+
+def _missing(settings: EvaluationSettings, results: Results) -> list[tuple[str, str, int]]:
+    """The students that are still to be trained: network, row, number."""
+    every = [
+        (network, name, number)
+        for network in settings.networks
+        for name, row in ROWS.items()
+        for number in range(settings.full_data_seeds if row.images == "full" else settings.seeds)
+    ]
+    return [student for student in every if str(student[2]) not in results.get(student[0], {}).get(student[1], {})]
+
+
+def _results_so_far(settings: EvaluationSettings, run: Run) -> Results:
+    """The table, with the students that have been finished since it was written."""
+    before: Results = run.read_json(RESULTS) if run.has(RESULTS) else {}
+    finished: dict[tuple[str, str], dict[str, Student]] = {}
+    for file in sorted((run.folder / STUDENTS).glob("*.json")):
+        try:
+            network, row, number, student = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:  # damaged: trained again
+            continue
+        finished.setdefault((network, row), {})[number] = student
+    results: Results = {}
+    for network in dict.fromkeys([*before, *settings.networks]):
+        for row in ROWS:
+            students = before.get(network, {}).get(row, {}) | finished.get((network, row), {})
+            results.setdefault(network, {})[row] = dict(sorted(students.items(), key=lambda item: int(item[0])))
     return results
+
+
+def _write_results(settings: EvaluationSettings, run: Run) -> None:
+    run.write_json(RESULTS, _results_so_far(settings, run))
+    run.remove(STUDENTS)
 
 
 def student_steps(row: Row, settings: EvaluationSettings, labelled: Labelled, source: Source) -> int:

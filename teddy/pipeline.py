@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from teddy.errors import TeddyError
 from teddy.evaluation import Results, evaluate_students
 from teddy.pool.build import build_pool, check_pool
 from teddy.relabel import relabel
-from teddy.report.page import make_page
+from teddy.report.page import REPORT, make_page
 from teddy.resolve import bytes_needed, check, default_recipe, open_data, opening_line, resolve
 from teddy.run import Run, existing_run, new_run, pick_device
 from teddy.synthesis.stage import synthesize
@@ -85,11 +86,11 @@ def load(folder: str | Path, *, temperature: float = 1.0) -> DistilledSet:
 
 
 def _finish(config: Config, source: Source, run: Run) -> Outcome:
-    run.note_source(source.describe(), source.seen)
+    run.once("source", partial(run.note_source, source.describe(), source.seen))
     pool = build_pool(config.pool, source, run)  # weak teachers from one base network
     images = synthesize(config.method, source, pool, run, ipc=config.ipc)  # Taylor-approximated matching
     labelled = relabel(config, images, pool, source, run)  # ensemble soft labels
     results = evaluate_students(config.evaluation, config.relabel, labelled, source, run)  # and the controls
-    page = make_page(run, config)  # a page a person would rather look at
-    run.complete()
-    return Outcome(run.folder, results, page)
+    run.once("page", partial(make_page, run, config))  # a page a person would rather look at
+    run.once("complete", run.complete)
+    return Outcome(run.folder, results, run.folder / REPORT)

@@ -1,6 +1,7 @@
 """A pool on its own: made for later distillations, and looked at."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ def make_pool(
     space = pool_bytes(config.pool, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
         run.say(opening_line(real, recipe))
-        run.note_source(real.describe(), real.seen)
+        run.once("source", partial(run.note_source, real.describe(), real.seen))
         build_pool(config.pool, real, run)
-        run.complete()
+        run.once("complete", run.complete)
         return run.folder
 
 

@@ -41,10 +41,12 @@ class Unwatched:
 class Metrics:
     """Numbers over time: `metrics.jsonl`, and TensorBoard's files where it is installed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._lines.write("\n")  # ends a line that an interruption or a full disk has torn
+    def __init__(self, folder: Path | None) -> None:
         self._board: Any = None
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
+        if self._lines is None or folder is None:
+            return
+        self._lines.write("\n")  # ends a line that an interruption or a full disk has torn
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # an optional dependency
@@ -53,6 +55,8 @@ class Metrics:
 
     def add(self, stage: str, step: int, values: dict[str, float]) -> None:
         """One point."""
+        if self._lines is None:
+            return
         self._lines.write(json.dumps({"stage": stage, "step": step, **values}) + "\n")
         if self._board:
             for name, value in values.items():
@@ -60,7 +64,8 @@ class Metrics:
 
     def close(self) -> None:
         """Flush both."""
-        self._lines.close()
+        if self._lines:
+            self._lines.close()
         if self._board:
             self._board.close()
 

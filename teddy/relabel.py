@@ -13,19 +13,22 @@ from torch import Tensor, nn
 from teddy import seeding
 from teddy.config import Config
 from teddy.data.augment import draw_change
-from teddy.data.images import Images, in_order
+from teddy.data.images import Images
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distilled
 from teddy.engine import Engine, side_by_side
 from teddy.matching.labels import ensemble
 from teddy.models.folded import folded
+from teddy.pieces import Pieces
 from teddy.pool.pool import Pool
 from teddy.run import Run
 from teddy.stored_labels import FILE as STORED
-from teddy.stored_labels import Form, choose_form, record, stored_bytes
+from teddy.stored_labels import Form, choose_form, join_epochs, record_epoch, stored_bytes
 
 LABELLING_BATCH = 500
+PIECES = "relabel"
+PLAIN, RECORDED = f"{PIECES}/plain", f"{PIECES}/recorded"  # labels that are there while others are not
 Labeller = Callable[[Tensor], Tensor]
 """Normalised images [B, C, H, W] → soft labels [B, K], in logits."""
 
@@ -78,24 +81,37 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
     )
     form = _form(config, loader) if settings.labels == "stored" else None
     if not run.has(FOLDER):
-        with run.stage(
-            "relabel", f"labels of {len(teachers)} teachers", math.ceil(len(images) / LABELLING_BATCH)
-        ) as stage:
-            logits = []
-            for part in in_order(images.to(run.device), LABELLING_BATCH):
-                logits.append(label(source.preprocessing.normalise(part.pixels)).cpu())
+        parts = torch.arange(len(images)).split(LABELLING_BATCH)
+        plain, recorded = Pieces(run, PLAIN), Pieces(run, RECORDED)
+        numbers, epochs = range(len(parts)), range(form.epochs if form else 0)
+        missing = plain.missing(numbers), recorded.missing(epochs)
+        left = [run.world.share(part) for part in missing]
+        with run.stage("relabel", f"labels of {len(teachers)} teachers", sum(map(len, left))) as stage:
+            for number in left[0]:
+                part = images.take(parts[number]).to(run.device)
+                plain.keep(number, {"logits": label(source.preprocessing.normalise(part.pixels))})
                 stage.step()
-            extra = {STORED: save_tensors(record(loader, form, settings.temperature))} if form else {}
-        write_distilled(
-            run.folder / FOLDER,
-            config,
-            images,
-            torch.cat(logits),
-            source.classes,
-            source.preprocessing,
-            statistics=source.statistics(),
-            extra=extra,
-        )
+            for number in left[1]:
+                assert form
+                recorded.keep(number, record_epoch(loader, number, form, settings.temperature))
+                stage.step()
+        run.world.wait("labels")
+
+        def write() -> None:
+            stored = join_epochs(loader, recorded.take(epochs)) if form else None
+            write_distilled(
+                run.folder / FOLDER,
+                config,
+                images,
+                torch.cat([piece["logits"] for piece in plain.take(numbers)]),
+                source.classes,
+                source.preprocessing,
+                statistics=source.statistics(),
+                extra={STORED: save_tensors(stored)} if stored else {},
+            )
+            run.remove(PIECES)
+
+        run.once("distilled", write)
     distilled = read_distilled(run.folder / FOLDER)
     return Labelled(distilled, label, form, distilled.stored)
 

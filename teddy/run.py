@@ -29,6 +29,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from teddy.config import Config, PoolConfig, parse_config, read_recipe
+from teddy.distributed import world
 from teddy.engine import choose_engine
 from teddy.errors import TeddyError
 from teddy.locking import FILES as LOCKING
@@ -58,15 +59,19 @@ class Run:
 
     def __init__(self, folder: Path, config: PoolConfig, console: Console | None = None) -> None:
         self.folder = folder
+        self.world = world()
         self.seed = config.seed
         self.device = pick_device(config.device)
         self.engine = choose_engine(config.engine, self.device)
         self.groups = config.engine.groups
-        self.console = console or Console(stderr=True)
-        self.metrics = Metrics(folder)
+        self.console = console or Console(stderr=True) if self.world.first else Console(quiet=True)
+        self.metrics = Metrics(folder if self.world.first else None)
         self._log = logging.getLogger(f"teddy.{id(self)}")
         self._log.setLevel(logging.INFO)
         self._log.propagate = False
+        if not self.world.first:
+            self._log.addHandler(logging.NullHandler())
+            return
         handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         self._log.addHandler(handler)
@@ -85,7 +90,14 @@ class Run:
             yield stage
         seconds = time.monotonic() - start
         self._log.info("%s: done in %.1f s", title, seconds)
-        self.write_json("timings.json", {**self.timings(), name: round(seconds, 2)})
+        if self.world.first:
+            self.write_json("timings.json", {**self.timings(), name: round(seconds, 2)})
+
+    def once(self, name: str, work: Callable[[], object]) -> None:
+        """Work that the first process does for all, while the others wait."""
+        if self.world.first:
+            work()
+        self.world.wait(name)
 
     def timings(self) -> dict[str, float]:
         """Seconds that each stage took when it last ran."""
@@ -168,6 +180,10 @@ def new_run(
     folder: Path, config: PoolConfig, *, bytes_needed: int, overwrite: bool = False, console: Console | None = None
 ) -> Iterator[Run]:
     """The folder of this very configuration, made or gone on with; refused if it holds something else."""
+    if not world().first:
+        with _joined(folder, config) as run:
+            yield run
+        return
     fresh = _claim(folder, config, overwrite)
     try:
         if fresh:
@@ -179,6 +195,7 @@ def new_run(
                 _clear(folder)
                 write_whole(folder / CONFIG, config.to_yaml().encode())
             run = Run(folder, config, console)
+            run.world.wait("opened")
             try:
                 yield run
             finally:
@@ -208,18 +225,34 @@ def existing_run(folder: Path, console: Console | None = None) -> Iterator[tuple
     if "ipc" not in tree:
         raise TeddyError(f"{folder}: holds a pool and no run; 'teddy distill --pool {folder}' makes one with it")
     config = parse_config(tree)
+    if not world().first:
+        with _joined(folder, config) as run:
+            yield run, config
+        return
     with held(folder):
         run = Run(folder, config, console)
+        run.world.wait("opened")
         try:
             yield run, config
         finally:
             run.close()
 
 
+@contextmanager
+def _joined(folder: Path, config: PoolConfig) -> Iterator[Run]:
+    """The folder that the first process has opened."""
+    world().wait("opened")
+    run = Run(folder, config)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write beside the place, flush, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part" if world().size > 1 else f".{path.name}.part")
     try:
         with beside.open("wb") as file:
             file.write(content)
@@ -243,6 +276,9 @@ def pick_device(name: str) -> torch.device:
     """The device by name; 'auto' takes the GPU where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and world().size > 1:
+        name = f"cuda:{world().local_rank}"
+        torch.cuda.set_device(name)
     device = torch.device(name)
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available[device.type]:

@@ -17,7 +17,7 @@ The file is plain safetensors. Shapes: P epochs, N images, B batches an epoch, K
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -84,17 +84,24 @@ def stored_bytes(form: Form, loader: Loader) -> int:
 
 def record(loader: Loader, form: Form, temperature: float) -> dict[str, Tensor]:
     """The tensors of the file: `loader`'s epochs, labelled by its labeller."""
+    return join_epochs(loader, [record_epoch(loader, number, form, temperature) for number in range(form.epochs)])
+
+
+def record_epoch(loader: Loader, number: int, form: Form, temperature: float) -> dict[str, Tensor]:
+    """One epoch of them."""
     assert loader.label is not None
-    epochs: list[dict[str, Tensor]] = []
-    for number in range(form.epochs):
-        stop_if_asked()
-        draws = [_as_stored(draw) for draw in loader.draws(number)]
-        parts = loader.images.batches([draw.rows for draw in draws])
-        logits = [
-            loader.label(augmented(part, draw, loader.preprocessing, loader.task.num_classes)[0]).cpu()
-            for part, draw in zip(parts, draws, strict=True)
-        ]
-        epochs.append(_pack(draws) | compress(torch.cat(logits), form.top_k, temperature))
+    stop_if_asked()
+    draws = [_as_stored(draw) for draw in loader.draws(number)]
+    parts = loader.images.batches([draw.rows for draw in draws])
+    logits = [
+        loader.label(augmented(part, draw, loader.preprocessing, loader.task.num_classes)[0]).cpu()
+        for part, draw in zip(parts, draws, strict=True)
+    ]
+    return _pack(draws) | compress(torch.cat(logits), form.top_k, temperature)
+
+
+def join_epochs(loader: Loader, epochs: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Epochs that were recorded one by one, together."""
     stacked = {name: torch.stack([epoch[name] for epoch in epochs]) for name in epochs[0]}
     return {"batches": torch.tensor([loader.batches_per_epoch], dtype=torch.int32), **stacked}
 

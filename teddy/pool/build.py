@@ -1,5 +1,6 @@
 """The pool stage: weak teachers from one base network, whichever way suits it (the branch of Algorithm 1)."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,17 @@ CHOICE = f"{FOLDER}/choice.json"
 
 def build_pool(settings: PoolSettings, source: Source, run: Run) -> Pool:
     """The pool of this run: made, or taken over, and left in its folder, if it is not there yet; and read."""
-    if not run.has(INDEX):
-        if settings.folder:
-            take_over(Path(settings.folder), run)
-        else:
-            _make(settings, source, run)
+    run.once("pool", partial(_provide, settings, source, run))
     return read_pool(run, source.task)
+
+
+def _provide(settings: PoolSettings, source: Source, run: Run) -> None:
+    if run.has(INDEX):
+        return
+    if settings.folder:
+        take_over(Path(settings.folder), run)
+    else:
+        _make(settings, source, run)
 
 
 def check_pool(settings: PoolSettings, source: Source, device: torch.device) -> None:

@@ -58,14 +58,14 @@ def synthesize_images(
     at_once: int = 1,
     side_by_side: int = 1,
     say: Callable[[str], None] = lambda _: None,
-    keeper: Keeper | None = None,
+    keeper: Callable[[Sequence[Group]], Keeper] | None = None,
     after_wave: Callable[[Sequence[Group], Tensor], None] = lambda *_: None,
 ) -> Tensor:
     """The images [N, C, H, W] that `start` becomes in these `groups`; `bounds` are black and white.
 
     `at_once` groups are brought to the device and stepped at the same time, `side_by_side` of them in one pass through
     a teacher. A group's result depends on neither but for rounding: it has its own statistics, augmentations, teachers.
-    `keeper` is where a wave that is under way is kept, `after_wave` takes those groups of it that went well.
+    `keeper` says where a wave that is under way is kept, `after_wave` takes those groups of it that went well.
     """
     passes = _Passes(compute, side_by_side, say)
 
@@ -91,7 +91,8 @@ def synthesize_images(
     result = start.clone()
     lost: list[Group] = []
     for wave in make_waves(groups, at_once):
-        made = stepped(wave, learning_rate, keeper)
+        kept = keeper(wave) if keeper else None
+        made = stepped(wave, learning_rate, kept)
         good = made.flatten(1).isfinite().all(1)
         if not good.all():
             again = [group for group, fine in zip(wave, good, strict=True) if not fine]
@@ -104,8 +105,8 @@ def synthesize_images(
             rows = torch.cat([group.rows for group in fine])
             result[rows] = made[good].flatten(0, 1)
             after_wave(fine, result[rows])
-        if keeper:
-            keeper.remove()
+        if kept:
+            kept.remove()
     if lost:
         raise NumbersError(
             f"synthesis: {named(lost)} not finite, at a tenth of the learning rate neither; the others are kept; "
