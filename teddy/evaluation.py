@@ -23,7 +23,8 @@ from teddy.data.augment import draw_change
 from teddy.data.images import ImageSet
 from teddy.data.loaders import Batch, Epochs, Loader
 from teddy.data.source import Source
-from teddy.errors import NumbersError
+from teddy.errors import NumbersError, TeddyError
+from teddy.files import read_checked
 from teddy.matching.labels import cross_entropy, divergence, logit_error
 from teddy.models.zoo import build_network
 from teddy.progress import Stage
@@ -145,8 +146,8 @@ def _results_so_far(settings: EvaluationSettings, run: Run) -> Results:
     finished: dict[tuple[str, str], dict[str, Student]] = {}
     for file in sorted((run.folder / STUDENTS).glob("*.json")):
         try:
-            network, row, number, student = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:  # damaged: trained again
+            network, row, number, student = json.loads(read_checked(run.folder, f"{STUDENTS}/{file.name}"))
+        except TeddyError:  # damaged: trained again
             continue
         finished.setdefault((network, row), {})[number] = student
     results: Results = {}

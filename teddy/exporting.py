@@ -36,8 +36,9 @@ from teddy.distilled import (
 )
 from teddy.errors import TeddyError, unknown
 from teddy.evaluation import RESULTS
+from teddy.files import write_whole
 from teddy.report.table import result_lines
-from teddy.run import NO_SPACE, NOT_ALLOWED, write_whole
+from teddy.run import NO_SPACE, NOT_ALLOWED
 
 CARD = "README.md"
 PARQUET = "data/train-00000-of-00001.parquet"

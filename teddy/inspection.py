@@ -11,8 +11,9 @@ from teddy import seeding
 from teddy.data.memory import free_memory
 from teddy.data.source import Form, Source, choose_form, open_source
 from teddy.distilled import encode_png
+from teddy.files import write_whole
 from teddy.report.gallery import contact_sheet
-from teddy.run import pick_device, write_whole
+from teddy.run import pick_device
 
 SHOWN_CLASSES = 20
 SHOWN_IMAGES = 10

@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 import logging
-import os
 import platform
 import shutil
 import time
@@ -23,8 +22,6 @@ from typing import Any
 import torch
 import yaml
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -32,6 +29,7 @@ from teddy.config import Config, PoolConfig, parse_config, read_recipe
 from teddy.distributed import world
 from teddy.engine import choose_engine
 from teddy.errors import TeddyError
+from teddy.files import SUMS, read_checked, read_tensors, remove_checked, write_checked, write_whole
 from teddy.locking import FILES as LOCKING
 from teddy.locking import held
 from teddy.progress import Metrics, Stage, watched
@@ -51,6 +49,7 @@ UNCHECKED = {
     "timings.json",
     *LOCKING,
 }  # what differs between runs that are the same
+PASSED_OVER = {"tensorboard", SUMS}  # folders
 VERSIONED = ("torch", "torchvision", "numpy", "pillow", "scikit-learn")
 
 
@@ -109,8 +108,8 @@ class Run:
         return (self.folder / name).exists()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file so that it is there whole or not at all."""
-        write_whole(self.folder / name, content)
+        """Write a file so that it is there whole or not at all, and noticed when it is changed."""
+        write_checked(self.folder, name, content)
 
     def write_json(self, name: str, content: Any) -> None:
         """The same for JSON."""
@@ -123,19 +122,18 @@ class Run:
 
     def remove(self, name: str) -> None:
         """An artefact that has served, a file or a folder."""
-        place = self.folder / name
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
+        remove_checked(self.folder, name)
 
     def read_json(self, name: str) -> Any:
         """A JSON artefact."""
-        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        try:
+            return json.loads(read_checked(self.folder, name))
+        except ValueError:  # written without a digest
+            raise TeddyError(f"{self.folder / name}: damaged; put it back, or start over with --overwrite") from None
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """A safetensors artefact."""
-        return read_tensors(self.folder / name)
+        return read_tensors(self.folder, name)
 
     def note_source(self, description: dict[str, Any], seen: Callable[[], dict[str, str]] = dict) -> None:
         """Keep what the data and its files looked like; raise if a run that goes on finds them changed."""
@@ -150,8 +148,14 @@ class Run:
 
     def _changes(self, now: dict[str, str]) -> str:
         try:
-            before = json.loads(gzip.decompress((self.folder / SEEN).read_bytes()))
-        except (OSError, EOFError, ValueError, zlib.error):  # damaged: that something has changed is known all the same
+            before = json.loads(gzip.decompress(read_checked(self.folder, SEEN)))
+        except (
+            TeddyError,
+            OSError,
+            EOFError,
+            ValueError,
+            zlib.error,
+        ):  # only that something has changed is known
             return ""
         told = [f"{name} is gone" for name in before if name not in now]
         told += [f"{name} is new" for name in now if name not in before]
@@ -163,7 +167,7 @@ class Run:
         """Everything is there: say so, with versions and checksums."""
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         names = [path.relative_to(self.folder).as_posix() for path in files]
-        checked = [name for name in names if name not in UNCHECKED and not name.startswith("tensorboard/")]
+        checked = [name for name in names if name not in UNCHECKED and not PASSED_OVER & set(name.split("/")[:-1])]
         checksums = {name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest() for name in checked}
         self.write_json(MANIFEST, {"versions": versions(), "sha256": checksums})
 
@@ -247,29 +251,6 @@ def _joined(folder: Path, config: PoolConfig) -> Iterator[Run]:
         yield run
     finally:
         run.close()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the place, flush, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part" if world().size > 1 else f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """A safetensors file that was written whole."""
-    try:
-        return load_tensors(path.read_bytes())
-    except (SafetensorError, FileNotFoundError) as error:
-        raise TeddyError(f"{path}: damaged or missing ({error}); copy it again, or make it anew") from None
 
 
 def pick_device(name: str) -> torch.device:

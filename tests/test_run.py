@@ -8,8 +8,9 @@ from rich.console import Console
 
 from teddy.config import Config
 from teddy.errors import TeddyError
+from teddy.files import write_whole
 from teddy.progress import POINTS_PER_STAGE, Metrics, read_metrics
-from teddy.run import Run, existing_run, new_run, pick_device, write_whole
+from teddy.run import Run, existing_run, new_run, pick_device
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,7 @@ from PIL import Image
 from teddy.data.cache import cache_folder
 from teddy.data.listing import FileListing, Names, Progress
 from teddy.errors import TeddyError
-from teddy.run import write_whole
+from teddy.files import write_whole
 
 FORMAT = 1
 KEEP_FROM = 10_000  # files; a smaller folder is listed as fast as its index is read

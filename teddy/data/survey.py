@@ -20,8 +20,8 @@ from teddy.data.listing import FileListing, Listing
 from teddy.data.preprocessing import histogram
 from teddy.data.streamed import StreamedImages
 from teddy.errors import TeddyError
+from teddy.files import write_whole
 from teddy.progress import counting
-from teddy.run import write_whole
 
 BATCH = 256
 MANY = 5000  # from here on, progress is shown and worker processes pay

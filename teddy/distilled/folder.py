@@ -49,7 +49,8 @@ from teddy.distilled.description import (
     sha256,
 )
 from teddy.errors import TeddyError
-from teddy.run import versions, write_whole
+from teddy.files import write_whole
+from teddy.run import versions
 from teddy.stored_labels import FILE as STORED
 from teddy.stored_labels import read_stored
 

@@ -9,6 +9,7 @@ from typing import Any
 from teddy.config import read_recipe
 from teddy.data.source import Source
 from teddy.errors import TeddyError
+from teddy.files import copy_sum
 from teddy.pool.store import FOLDER, INDEX, read_index
 from teddy.run import CONFIG, Run
 
@@ -47,6 +48,7 @@ def take_over(folder: Path, run: Run) -> None:
         if not file.is_file():
             raise TeddyError(f"--pool {folder}: {name} is missing; copy the pool again")
         place.unlink(missing_ok=True)
+        copy_sum(folder, run.folder, f"{FOLDER}/{name}")
         try:
             os.link(file, place)
         except OSError:  # another file system

@@ -12,11 +12,12 @@ from teddy.data.images import Images
 from teddy.data.source import Source, Task
 from teddy.engine import Engine
 from teddy.errors import NumbersError, TeddyError
+from teddy.files import read_checked, read_tensors
 from teddy.models.widths import fit_widths, output_widths
 from teddy.models.zoo import build_network, example_images
 from teddy.pool.measuring import Measured, measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
-from teddy.run import Run, read_tensors
+from teddy.run import Run
 from teddy.training import accuracy, is_finite
 
 FOLDER = "pool"
@@ -142,8 +143,8 @@ def write_index(run: Run, source: Source, members: Sequence[Member], **about: An
 def read_index(folder: Path) -> Index:
     """What the pool in a run folder is, without the networks."""
     try:
-        index: Index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        index: Index = json.loads(read_checked(folder, INDEX) if (folder / INDEX).is_file() else "")
+    except ValueError:
         raise TeddyError(f"{folder}: no finished pool (no readable {INDEX} in it); 'teddy pool' makes one") from None
     return index
 
@@ -157,7 +158,7 @@ def read_teachers(folder: Path, task: Task, engine: Engine) -> Iterator[Teacher]
     """The teachers of the pool in a run folder, frozen."""
     index = read_index(folder)
     for member in index["members"]:
-        tensors = read_tensors(folder / _file(member["name"]))
+        tensors = read_tensors(folder, _file(member["name"]))
         yield _teacher(index["network"], member, tensors, task, engine)
 
 

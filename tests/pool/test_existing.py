@@ -119,7 +119,7 @@ def test_the_distance_is_the_mean_divergence_by_naive_loops():
 
 
 def change_index(pool: Path, to: Path, **changes: object) -> Path:
-    shutil.copytree(pool, to)
+    shutil.copytree(pool, to, ignore=shutil.ignore_patterns(".sums"))
     index = read_index(to) | changes
     (to / "pool" / "pool.json").write_text(json.dumps(index))
     return to
