@@ -1,5 +1,6 @@
 # make demo   distils scikit-learn's digits and shows what the result is worth
 # make test   format, lint, types, tests
+# make stress kills, stops, starves and damages runs of digits, and looks whether they end the same (about 15 min)
 # Both make .venv and install the pinned requirements first. PYTHON=… chooses the interpreter.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do \
@@ -8,7 +9,7 @@ BIN := .venv/bin
 RUNS ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test format clean
+.PHONY: demo test stress format clean
 
 demo: .venv/installed
 	$(BIN)/teddy distill digits --ipc 10 --out $(RUNS)/digits-ipc10
@@ -19,6 +20,9 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+stress: .venv/installed
+	$(BIN)/python tests/stress.py
 
 format: .venv/installed
 	$(BIN)/ruff format .

@@ -29,7 +29,11 @@ SETTINGS = {
     "evaluation.networks": "[convnet-d1-w8-bn]", "evaluation.seeds": 2, "evaluation.training.epochs": 12,
     "evaluation.training.ema": 0.9, "evaluation.full_data.epochs": 2, "evaluation.full_data_seeds": 1,
 }  # fmt: skip
-STAGES = ("opening", "pool", "synthesis", "labels", "students", "report")
+SIGNS = {  # what is there from when on a stage is under way
+    "pool": "source.json", "synthesis": "pool/pool.json", "labels": "synthesis/images.safetensors",
+    "students": "distilled", "report": "evaluation/results.json",
+}  # fmt: skip
+STAGES = ("opening", *SIGNS)
 KILLS_A_RUN = 10
 
 
@@ -87,8 +91,7 @@ def artefacts(folder: Path) -> dict[str, bytes]:
 
 def stage_of(folder: Path) -> str:
     """Where a run is, from what it has left."""
-    for stage, sign in reversed(list(zip(STAGES[1:], ("source.json", "pool/pool.json", "synthesis/images.safetensors",
-                                                      "distilled", "evaluation/results.json"), strict=True))):  # fmt: skip
+    for stage, sign in reversed(SIGNS.items()):
         if (folder / sign).exists():
             return stage
     return "opening"
