@@ -212,7 +212,8 @@ def train_student(
     checkpoint = Checkpoint(run, f"evaluation/training/{_file_name(network_name, row, number)}.safetensors")
     first, kept = checkpoint.take_up_training(started)
     curve += [[int(step), value] for step, value in kept["curve"].tolist()] if kept else []
-    stage.step(first)
+    if first:
+        stage.step(first)
     trained = train_as(
         training, started, loader, loss, seed=seeding.derive(run.seed, *path), stage=stage, engine=run.engine,
         steps=range(first, steps), after_step=measure,

@@ -80,7 +80,8 @@ def synthesize_images(
         wave = Wave(some, images, draws, augmentations, rate, weight_decay, iterations)
         if kept and (tensors := kept.read()) is not None:
             wave.restore(tensors)
-            stage.step(len(some) * wave.done)
+            if wave.done:
+                stage.step(len(some) * wave.done)
         while wave.done < iterations:
             terms = wave.step(passes.gather, change, bounds)
             if kept and kept.due:
@@ -91,22 +92,22 @@ def synthesize_images(
     result = start.clone()
     lost: list[Group] = []
     for wave in make_waves(groups, at_once):
-        kept = keeper(wave) if keeper else None
-        made = stepped(wave, learning_rate, kept)
-        good = made.flatten(1).isfinite().all(1)
-        if not good.all():
-            again = [group for group, fine in zip(wave, good, strict=True) if not fine]
-            say(f"synthesis: {named(again)} not finite; again from the beginning, at a tenth of the learning rate")
-            made[~good] = stepped(again, learning_rate / 10, None)
+        tried = wave
+        for rate in (learning_rate, learning_rate / 10):
+            kept = keeper(tried) if keeper and tried is wave else None
+            made = stepped(tried, rate, kept)
             good = made.flatten(1).isfinite().all(1)
-        fine = [group for group, whole in zip(wave, good, strict=True) if whole]
-        lost += [group for group in wave if group not in fine]
-        if fine:
-            rows = torch.cat([group.rows for group in fine])
-            result[rows] = made[good].flatten(0, 1)
-            after_wave(fine, result[rows])
-        if kept:
-            kept.remove()
+            if fine := [group for group, whole in zip(tried, good, strict=True) if whole]:
+                rows = torch.cat([group.rows for group in fine])
+                result[rows] = made[good].flatten(0, 1)
+                after_wave(fine, result[rows])
+            if kept:
+                kept.remove()
+            tried = [group for group, whole in zip(tried, good, strict=True) if not whole]
+            if not tried:
+                break
+            say(f"synthesis: {named(tried)} not finite at a learning rate of {rate:g}")
+        lost += tried
     if lost:
         raise NumbersError(
             f"synthesis: {named(lost)} not finite, at a tenth of the learning rate neither; the others are kept; "

@@ -144,7 +144,7 @@ def test_a_block_that_goes_wrong_is_made_again_at_a_lower_rate(tmp_path: Path, m
     rates = break_block(monkeypatch, 1, times=1)
     outcome = distill(tmp_path / "run")
     assert rates[1] == pytest.approx(rates[0] / 10)
-    assert "block 1 is not finite; again" in (outcome.folder / "log.txt").read_text(encoding="utf-8")
+    assert "block 1 is not finite at a learning rate of" in (outcome.folder / "log.txt").read_text(encoding="utf-8")
     assert len(teddy.load(outcome.folder)) == 20
 
 
