@@ -45,6 +45,13 @@ def stop_if_asked() -> None:
     _ending.extend(_asked[:1])
 
 
+def leave_signals_to_the_parent(_: int = 0) -> None:
+    """For worker processes: Ctrl-C reaches them too, and the step that is to be ended needs them; their parent ends
+    them when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _note(number: int, frame: FrameType | None) -> None:
     del frame
     if _asked:

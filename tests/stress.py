@@ -34,7 +34,8 @@ SIGNS = {  # what is there from when on a stage is under way
     "students": "distilled", "report": "evaluation/results.json",
 }  # fmt: skip
 STAGES = ("opening", *SIGNS)
-KILLS_A_RUN = 10
+SPREAD = dict(zip(STAGES, (1.0, 1.0, 1.5, 0.1, 1.0, 1.5), strict=True))  # seconds within which a kill falls
+KILLS_A_STAGE = 2
 
 
 def main() -> None:
@@ -51,7 +52,7 @@ def main() -> None:
     assert wait_for(start(root / "whole")) == 0
     seconds, whole = time.monotonic() - begin, artefacts(root / "whole")
     print(f"undisturbed: {seconds:.1f} s, {len(whole)} files", flush=True)
-    kill(root, whole, given.kills, random.Random(given.seed), seconds)
+    kill(root, whole, given.kills, random.Random(given.seed))
     stop(root, whole)
     fill(root, whole)
     damage(root, whole)
@@ -112,31 +113,34 @@ def unreadable(folder: Path) -> list[str]:
     return bad
 
 
-def kill(root: Path, whole: dict[str, bytes], kills: int, chance: random.Random, seconds: float) -> None:
-    """SIGKILL at random moments, several times a run; then it has to end as if nothing had been."""
+def kill(root: Path, whole: dict[str, bytes], kills: int, chance: random.Random) -> None:
+    """SIGKILL at random moments of every stage, one after the other; then a run ends as if nothing had been."""
     hit: Counter[str] = Counter()
-    runs = wrong = torn = done = 0
-    while done < kills:
+    runs = wrong = torn = 0
+    while sum(hit.values()) < kills:
         out = root / f"killed-{runs}"
-        for _ in range(min(KILLS_A_RUN, kills - done)):
+        for stage in [stage for stage in STAGES for _ in range(KILLS_A_STAGE)]:
             child = start(out)
-            time.sleep(chance.uniform(0.05, 0.5 * seconds))
-            if os.waitpid(child, os.WNOHANG)[0]:
-                break  # it was faster
+            while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) and before(stage, out):
+                time.sleep(0.005)
+            time.sleep(chance.uniform(0, SPREAD[stage]))
             os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            hit[stage_of(out)] += 1
+            if wait_for(child) == -signal.SIGKILL:  # and was not done before
+                hit[stage_of(out)] += 1
             torn += len(unreadable(out))
-            done += 1
-        code = wait_for(start(out))
-        wrong += code != 0 or artefacts(out) != whole
+        wrong += wait_for(start(out)) != 0 or artefacts(out) != whole
         runs += 1
         shutil.rmtree(out)
-        print(f"  {done} kills, {runs} runs, {wrong} wrong, {torn} files unreadable", flush=True)
-    print(f"{done} kills over {runs} runs: {wrong} runs wrong, {torn} files unreadable", flush=True)
+        print(f"  {sum(hit.values())} kills, {runs} runs, {wrong} wrong, {torn} files unreadable", flush=True)
+    print(f"{sum(hit.values())} kills over {runs} runs: {wrong} runs wrong, {torn} files unreadable", flush=True)
     print("  " + ", ".join(f"{stage} {hit[stage]}" for stage in STAGES), flush=True)
     assert not wrong
     assert not torn
+
+
+def before(stage: str, folder: Path) -> bool:
+    """Whether a run has yet to come to a stage."""
+    return STAGES.index(stage_of(folder)) < STAGES.index(stage)
 
 
 def stop(root: Path, whole: dict[str, bytes]) -> None:

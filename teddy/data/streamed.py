@@ -14,6 +14,7 @@ from teddy.data.decode import UNREADABLE, decode, quietly, to_tensor
 from teddy.data.images import Images
 from teddy.data.listing import Listing
 from teddy.errors import TeddyError
+from teddy.stopping import leave_signals_to_the_parent
 
 BATCHES_AHEAD = 4  # of each worker
 Decoded = tuple[Tensor, list[int]]
@@ -63,6 +64,7 @@ class StreamedImages:
                 pin_memory=self._device.type == "cuda",
                 prefetch_factor=BATCHES_AHEAD if self.workers else None,
                 persistent_workers=self.workers > 0,
+                worker_init_fn=leave_signals_to_the_parent if self.workers else None,
             )
         return iter(self._loader)
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import teddy
 from teddy import progress
+from teddy.distilled import encode_png
 from teddy.errors import NumbersError
 from teddy.run import MANIFEST
 from teddy.stopping import Stopped, stoppable
@@ -103,6 +104,12 @@ def test_a_second_signal_ends_at_once(tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (130, "going on\n")
 
 
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    while not file.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+
+
 def test_the_command_stops_in_the_middle_and_goes_on(tmp_path: Path):
     command = [sys.executable, "-m", "teddy", "distill", "digits", "--ipc", "1", "--out", str(tmp_path / "run")]
     command += [
@@ -115,8 +122,7 @@ def test_the_command_stops_in_the_middle_and_goes_on(tmp_path: Path):
         "pool.first=1",
     ]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "pool" / "epoch-002.safetensors").exists():
-        time.sleep(0.05)
+    wait_for(tmp_path / "run" / "pool" / "epoch-001.safetensors", started)
     started.terminate()
     _, told = started.communicate(timeout=60)
     assert started.returncode == 143
@@ -160,3 +166,20 @@ def test_a_block_that_goes_wrong_twice_does_not_take_the_others_with_it(
     with counted() as (_, computed):
         assert artefacts(distill(tmp_path / "run").folder) == whole["prior"].artefacts
     assert len(computed) < whole["prior"].computed
+
+
+def test_ctrl_c_reaches_workers_too_and_ends_as_well(tmp_path: Path):
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
+            (tmp_path / "photos" / name / f"{number}.png").write_bytes(encode_png(pixels))
+    command = [sys.executable, "-m", "teddy", "distill", str(tmp_path / "photos"), "--ipc", "1"]
+    command += ["--out", str(tmp_path / "run"), *QUICK_ARGUMENTS, "--set", "pool.last=4000", "--set", "pool.first=1"]
+    command += ["--set", "pool.training.epochs=4000", "--set", "data.loader=streamed", "--set", "data.workers=1"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(tmp_path / "run" / "pool" / "epoch-001.safetensors", started)
+    os.killpg(started.pid, signal.SIGINT)
+    _, told = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert told.splitlines()[-1] == "error: stopped; the same command goes on where it was"
