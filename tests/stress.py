@@ -149,8 +149,8 @@ def stop(root: Path, whole: dict[str, bytes]) -> None:
         for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             out = root / f"stopped-{stage}-{number}"
             child = start(out)
-            while stage_of(out) != stage:
-                time.sleep(0.01)
+            while before(stage, out):
+                time.sleep(0.002)
             os.kill(child, number)
             code = wait_for(child)
             assert code == expected, (stage, code)
