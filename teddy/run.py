@@ -283,7 +283,12 @@ def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
         raise TeddyError(f"--out {folder}: holds files that are no run of Teddy's; name another folder")
     if overwrite:
         return True
-    before = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    try:
+        before = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError):
+        raise TeddyError(
+            f"--out {folder}: its {CONFIG} is damaged; put it back, or start over with --overwrite"
+        ) from None
     difference = _first_difference(before, yaml.safe_load(config.to_yaml()))
     if difference:
         raise TeddyError(

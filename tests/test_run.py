@@ -192,3 +192,15 @@ def test_the_device_is_checked():
     if not torch.cuda.is_available():
         with pytest.raises(TeddyError, match="device 'cuda': PyTorch finds none"):
             pick_device("cuda")
+
+
+@pytest.mark.parametrize("content", [b"ipc: [1,", b"\xff\xfe", b"ipc: 1"])
+def test_a_damaged_configuration_is_named(content: bytes, tmp_path: Path, config: Config):
+    with new_run(tmp_path / "run", config, bytes_needed=0):
+        pass
+    (tmp_path / "run" / "config.yaml").write_bytes(content)
+    with (
+        pytest.raises(TeddyError, match=r"config\.yaml is damaged|another configuration"),
+        new_run(tmp_path / "run", config, bytes_needed=0),
+    ):
+        pass
