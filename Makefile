@@ -1,6 +1,6 @@
 # make demo   distils scikit-learn's digits and shows what the result is worth
 # make test   format, lint, types, tests
-# make stress kills, stops, starves and damages runs of digits, and looks whether they end the same (about 15 min)
+# make stress kills, stops, starves and damages runs of digits, and looks whether they end the same (about 20 min)
 # Both make .venv and install the pinned requirements first. PYTHON=… chooses the interpreter.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do \
