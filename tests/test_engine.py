@@ -106,3 +106,20 @@ def test_compiled_steps_train_the_same_network(ema: float | None):
         results.append(training.result)
     for (name, plain), other in zip(results[0].state_dict().items(), results[1].state_dict().values(), strict=True):
         torch.testing.assert_close(other, plain, msg=name)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_training_that_is_restarted_is_a_new_one(name: str):
+    torch.manual_seed(0)
+    start = build_network("convnet-d2-w16-bn", TASK).train()
+    batches = [Batch(torch.randn(6, 1, 16, 16), torch.eye(3).repeat(2, 1)) for _ in range(4)]
+    network = copy.deepcopy(start)
+    optimizer = make_optimizer(name, network, learning_rate=0.01, weight_decay=0.1, momentum=0.9)
+    training = Training(network, optimizer, MovingAverage(network, 0.9))
+    states = []
+    for _ in range(2):
+        training.restart(start)
+        for batch in batches:
+            make_stepper(training, loss, Engine(CPU))(batch)
+        states.append({key: value.clone() for key, value in training.state().items()})
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

@@ -83,7 +83,7 @@ class Wave:
         self._optimizer.param_groups[0]["lr"] = float(tensors["rate"])
         self._schedule.last_epoch = self.done
         for generator, state in zip(self._augmentations, tensors["augmentations"], strict=True):
-            generator.set_state(state)
+            generator.set_state(state.clone())  # reads the memory that a view is part of, from its beginning
         for drawn in self._draws:
             for _ in range(self.done):
                 next(drawn)

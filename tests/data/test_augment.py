@@ -158,3 +158,13 @@ def test_cutmix_boxes_average_half_of_the_image_before_they_are_cut_off():
     kept = [float(cutmix(blank, torch.eye(6), number)[1].diagonal().min()) for number in range(400)]
     # λ ~ U(0, 1) keeps ½ on average; boxes that stick out of the image keep more.
     assert 0.55 < sum(kept) / len(kept) < 0.75
+
+
+def test_a_crop_and_a_roll_are_one_after_the_other():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(5, 3, 8, 6, generator=generator)
+    change = draw_change(5, 8, 6, generator, crop=(0.3, 1.0), flip=0.5, roll=3)
+    assert change.maps is not None
+    assert change.offsets is not None
+    expected = roll_each(resample(images, change.maps), change.offsets)
+    torch.testing.assert_close(apply_change(images, change), expected, rtol=0, atol=0)

@@ -63,3 +63,16 @@ def test_a_draw_has_so_many_different_images_of_each_class(source: Source):
     drawn = source.draw(5, torch.Generator().manual_seed(0))
     assert drawn.labels.tolist() == [0] * 5 + [1] * 5
     assert len({tuple(pixels.flatten().tolist()) for pixels in drawn.pixels}) == 10
+
+
+def test_even_batches_are_of_one_size_and_leave_others_out_each_time():
+    loaded = loader(count=11, batch_size=4, even=True)
+    assert [len(batch.images) for batch in loaded.epoch(0)] == [3, 3, 3]
+    assert {number for epoch in range(12) for number in order(loaded, epoch)} == set(range(11))
+
+
+def test_an_epoch_can_be_taken_up_in_its_middle():
+    whole = [batch.images for batch in loader().epoch(3)]
+    rest = [batch.images for batch in loader().epoch(3, 2)]
+    assert len(rest) == len(whole) - 2
+    assert all(torch.equal(a, b) for a, b in zip(rest, whole[2:], strict=True))

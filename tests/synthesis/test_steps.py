@@ -212,3 +212,40 @@ def test_groups_of_the_same_index_draw_the_same_teachers():
     drawn = [set(seen[k : k + 2]) for k in range(0, 40, 2)]  # two groups for each of ten indices
     assert drawn[::2] == drawn[1::2]
     assert len({tuple(sorted(names)) for names in drawn}) > 3
+
+
+class Kept:
+    """A keeper that dies after a few iterations."""
+
+    def __init__(self, dies_after: int) -> None:
+        self.left, self.tensors = dies_after, None
+
+    @property
+    def due(self) -> bool:
+        self.left -= 1
+        return True
+
+    def write(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = {name: value.clone() for name, value in tensors.items()}
+        if self.left == 0:
+            raise RuntimeError
+
+    def read(self) -> dict[str, Tensor] | None:
+        return self.tensors
+
+    def remove(self) -> None:
+        self.tensors = None
+
+
+@pytest.mark.parametrize("settings", [{}, {"redraw": True, "in_turn": True}])
+def test_a_wave_is_taken_up_where_it_was(settings: dict[str, bool]):
+    start = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    options = {
+        "change": lambda count, generator: draw_change(count, 8, 8, generator, crop=(0.3, 1.0), flip=0.5, roll=2),
+        "iterations": 7, "learning_rate": 0.1, "teachers": 3, "at_once": 2, **settings,
+    }  # fmt: skip
+    whole = synthesize(start, **options)
+    kept = Kept(dies_after=3)
+    with pytest.raises(RuntimeError):
+        synthesize(start, keeper=lambda _: kept, **options)
+    assert torch.equal(synthesize(start, keeper=lambda _: kept, **options), whole)
