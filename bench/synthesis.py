@@ -7,6 +7,7 @@ iteration. Ours: the package's engine as it chooses itself. Then ours with three
 times as many images: time should grow as they do and memory not at all.
 """
 
+import statistics
 import time
 from functools import partial
 
@@ -21,7 +22,6 @@ from teddy.data.source import Task
 from teddy.engine import Engine, choose_engine
 from teddy.methods.teddy import weighted_objective
 from teddy.pool.store import count_cost
-from teddy.progress import Unwatched
 from teddy.run import pick_device
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
@@ -29,6 +29,7 @@ from teddy.synthesis.size import groups_at_once, groups_side_by_side
 from teddy.synthesis.steps import synthesize_images
 
 GROUP = 100
+REPEATS = 3
 
 
 def main() -> None:
@@ -81,22 +82,46 @@ def our_rate(given, task: Task, engine: Engine, passes: Passes, ipc: int, teache
 
     side_by_side = groups_side_by_side(start, groups, pool, objective(), engine, given.groups or "auto")
 
-    def run(iterations: int) -> None:
+    clock = Clock(given.iterations)
+
+    def run() -> None:
         synthesize_images(
-            start, groups, pool, passes, bounds=bounds, change=partial(draw, given.size), iterations=iterations,
-            learning_rate=0.1, weight_decay=1e-4, teachers=teachers, redraw=False, in_turn=False, seed=0,
-            stage=Unwatched(), device=engine.device, at_once=groups_at_once(start[groups[0].rows], engine.device),
-            side_by_side=side_by_side, say=print,
+            start, groups, pool, passes, bounds=bounds, change=partial(draw, given.size),
+            iterations=Clock.WARM_UP + given.iterations, learning_rate=0.1, weight_decay=1e-4, teachers=teachers,
+            redraw=False, in_turn=False, seed=0, stage=clock, device=engine.device,
+            at_once=groups_at_once(start[groups[0].rows], engine.device), side_by_side=side_by_side, say=print,
         )  # fmt: skip
 
     begin = time.perf_counter()
-    run(3)
-    wait()
+    run()
     print(f"  prepared in {time.perf_counter() - begin:.0f} s", flush=True)
     peak_gib()
-    # Bringing images over and back is once in thousands of iterations: what one more of them takes is what counts.
-    few, more = (seconds_of(partial(run, count), calls=1, warm_up=False) for count in (2, 2 + given.iterations))
-    return len(start) * teachers * given.iterations / (more - few)
+    clock.rates.clear()
+    while len(clock.rates) < REPEATS:
+        run()
+    return GROUP * teachers * statistics.median(clock.rates)
+
+
+class Clock:
+    """Iterations of groups a second in each wave, without its first iterations and without bringing its images over
+    and back, which is done once in thousands of iterations."""
+
+    WARM_UP = 2
+
+    def __init__(self, iterations: int) -> None:
+        self.rates: list[float] = []
+        self._iterations, self._done, self._begun = iterations, 0, 0.0
+
+    def step(self, count: int = 1, **_: Tensor) -> None:
+        """An iteration of `count` groups."""
+        self._done += 1
+        if self._done == self.WARM_UP:
+            wait()
+            self._begun = time.perf_counter()
+        if self._done == self.WARM_UP + self._iterations:
+            wait()
+            self.rates.append(count * self._iterations / (time.perf_counter() - self._begun))
+            self._done = 0
 
 
 def usual_rate(given, task: Task, device: torch.device) -> float:

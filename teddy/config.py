@@ -207,6 +207,9 @@ class MethodSettings(Settings):
 
     name: str = "teddy"
     initial: Literal["noise", "real"] = Field("noise", description="what the images start from")
+    tiles: Count = Field(
+        1, description="initial real: so many real images, made smaller, along each side of one; 2 is a mosaic of four"
+    )
     statistics: Literal["global", "class-wise", "both"] = Field(
         "global", description="Eq. 6, Proposition 2's form before balance is assumed, or their sum"
     )
@@ -246,6 +249,9 @@ class RelabelSettings(Settings):
         "all", description="the whole pool, or so many spread evenly over it, the last one included"
     )
     average: Literal["logits", "probabilities"] = "logits"
+    statistics: Literal["running", "batch"] = Field(
+        "running", description="what teachers normalise by when they label augmented images: their own, or the batch's"
+    )
     temperature: Positive = 20.0
     labels: Literal["online", "stored"] = Field(
         "online", description="from the pool in every step, or stored with their augmentations for the students' epochs"
@@ -271,7 +277,7 @@ class EvaluationSettings(Settings):
     hard_share: Share = Field(0.0, description="of cross-entropy with the hard labels, added to the soft loss")
     training: StudentTrainingSettings = StudentTrainingSettings()
     full_data: TeacherTrainingSettings = TeacherTrainingSettings()
-    full_data_seeds: Count = 1
+    full_data_seeds: Whole = Field(1, description="0 leaves the full data out, which is the longest training")
 
 
 class EngineSettings(Settings):

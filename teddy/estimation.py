@@ -175,7 +175,7 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
             (len(source.train) if row.images == "full" else count) / training.batch_size
         )
         suited = engine.for_steps(steps)
-        label = make_labeller([teacher.network for teacher in teachers], "logits", 1.0, suited)
+        label = make_labeller([teacher.network for teacher in teachers], "logits", 1.0, suited, relabel.statistics)
         loader = _student_loader(row, config, source, distilled, label, training, engine.compiles)
         pace = _pace_of(name, training, loader, _soft if row.labels == "soft" else _hard, source, suited)
         total += pace.preparation + students * (steps * pace.step + test)

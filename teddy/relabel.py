@@ -20,6 +20,7 @@ from teddy.distilled import FOLDER, DistilledSet, read_distilled, write_distille
 from teddy.engine import Engine, side_by_side
 from teddy.matching.labels import ensemble
 from teddy.models.folded import folded
+from teddy.models.layers import normalising_by_batch
 from teddy.pieces import Pieces
 from teddy.pool.pool import Pool
 from teddy.run import Run
@@ -48,9 +49,12 @@ def make_labeller(
     average: Literal["logits", "probabilities"],
     temperature: float,
     engine: Engine,
+    statistics: Literal["running", "batch"] = "running",
 ) -> Labeller:
     """Y = 1/|M| Σ h(A(X); θ), the last line of Algorithm 1."""
-    if engine.captures and engine.half:
+    if statistics == "batch":
+        networks = [normalising_by_batch(network) for network in networks]
+    elif engine.captures and engine.half:
         networks = [folded(network, torch.bfloat16) for network in networks]
 
     @torch.no_grad()
@@ -68,7 +72,10 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
     teachers = pool.teachers if settings.teachers == "all" else pool.spread(settings.teachers)
     steps = config.evaluation.training.epochs * math.ceil(len(images) / config.evaluation.training.batch_size)
     engine = run.engine.for_steps(steps)
-    label = make_labeller([teacher.network for teacher in teachers], settings.average, settings.temperature, engine)
+    labeller = partial(make_labeller, [each.network for each in teachers], settings.average, settings.temperature)
+    label = labeller(engine, settings.statistics)
+    # The images as they are lie class after class: a batch's statistics would be those of a few classes.
+    plain_label = label if settings.statistics == "running" else labeller(engine)
     loader = Loader(
         images.to(run.device),
         source.preprocessing,
@@ -89,7 +96,7 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
         with run.stage("relabel", f"labels of {len(teachers)} teachers", sum(map(len, left))) as stage:
             for number in left[0]:
                 part = images.take(parts[number]).to(run.device)
-                plain.keep(number, {"logits": label(source.preprocessing.normalise(part.pixels))})
+                plain.keep(number, {"logits": plain_label(source.preprocessing.normalise(part.pixels))})
                 stage.step()
             for number in left[1]:
                 assert form

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from teddy.config import (
     Config,
+    MethodSettings,
     PoolConfig,
     PoolSettings,
     parse_assignment,
@@ -149,8 +150,17 @@ def check(config: Config, source: Source) -> None:
     if config.method.name not in METHODS:
         raise unknown("method", config.method.name, METHODS)
     source.require(config.ipc)
+    _check_tiles(config.method, config.ipc, source)
     for network in config.evaluation.networks:
         check_network(network, source.task)
+
+
+def _check_tiles(settings: MethodSettings, ipc: int, source: Source) -> None:
+    needed, least = ipc * settings.tiles**2, min(source.class_counts())
+    if source.image_size % settings.tiles:
+        raise TeddyError(f"method.tiles: {settings.tiles} does not divide images of {source.image_size} pixels a side")
+    if settings.tiles > 1 and needed > least:
+        raise TeddyError(f"method.tiles: needs {needed} images of each class, and one has {least}; lower it or --ipc")
 
 
 def bytes_needed(config: Config, source: Source) -> int:

@@ -63,6 +63,14 @@ MISTAKES = {
         "bad.png: not readable as an image (1 of 13); mend or remove, or go on without by --skip-bad 1",
     ),
     "too few images": ([photos, "--ipc", 6], "class 'cat' has 5 training images and 6 are needed; lower --ipc to 5"),
+    "too few images for mosaics": (
+        [photos, "--ipc", 2, "--set", "method.initial=real", "--set", "method.tiles=2"],
+        "method.tiles: needs 8 images of each class, and one has 5; lower it or --ipc",
+    ),
+    "a mosaic that does not fit": (
+        ["digits", "--ipc", 1, "--set", "method.tiles=3"],
+        "method.tiles: 3 does not divide images of 16 pixels a side",
+    ),
     "an unknown method": (["digits", "--ipc", 1, "--method", "tedy"], "unknown method 'tedy'; did you mean 'teddy'?"),
     "an unknown method in a setting": (["digits", "--ipc", 1, "--set", "method.name=tedy"], "unknown method 'tedy'"),
     "an unknown network": (

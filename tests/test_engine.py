@@ -86,6 +86,17 @@ def test_labels_are_those_of_the_plain_ensemble(engine: Engine):
     torch.testing.assert_close(labels, expected, rtol=0.02, atol=0.02 if engine.half else 1e-5)
 
 
+@pytest.mark.parametrize("engine", [COMPILED, Engine(CPU)])
+def test_labels_by_the_statistics_of_the_batch_are_those_of_training(engine: Engine):
+    torch.manual_seed(0)
+    network = build_network("convnet-d2-w16-bn", TASK).eval()
+    images, before = torch.randn(5, 1, 16, 16), copy.deepcopy(network.state_dict())
+    labels = make_labeller([network], "logits", 1.0, engine, "batch")(images)
+    torch.testing.assert_close(network.state_dict(), before)
+    with torch.no_grad():
+        torch.testing.assert_close(labels, network.train()(images), rtol=0.02, atol=0.02 if engine.half else 1e-5)
+
+
 def loss(logits: Tensor, batch: Batch) -> Tensor:
     return cross_entropy(logits, batch.targets)
 

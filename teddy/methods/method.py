@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from teddy.config import MethodSettings
 from teddy.data.source import Source
@@ -20,9 +21,20 @@ class Method:
     objective: Callable[[MethodSettings], Objective] | None
 
 
-def real_images(_: MethodSettings, source: Source, ipc: int, generator: torch.Generator) -> Tensor:
-    """Real images drawn at random."""
-    return source.preprocessing.normalise(source.draw(ipc, generator).pixels)
+def real_images(settings: MethodSettings, source: Source, ipc: int, generator: torch.Generator) -> Tensor:
+    """Real images drawn at random, or mosaics of them."""
+    drawn = source.draw(ipc * settings.tiles**2, generator).pixels
+    return mosaics(source.preprocessing.normalise(drawn), settings.tiles)
+
+
+def mosaics(images: Tensor, tiles: int) -> Tensor:
+    """Images [N · t², C, H, W] made smaller and laid side by side, t along each side: [N, C, H, W]."""
+    if tiles == 1:
+        return images
+    channels, height, width = images.shape[1:]
+    small = F.interpolate(images, size=(height // tiles, width // tiles), mode="bilinear", antialias=True)
+    by_place = small.view(-1, tiles, tiles, channels, height // tiles, width // tiles)
+    return by_place.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, height, width)
 
 
 def noise_or_real(settings: MethodSettings, source: Source, ipc: int, generator: torch.Generator) -> Tensor:

@@ -20,9 +20,15 @@ def teddy_objective(settings: MethodSettings) -> Objective:
 
 
 def weighted_objective(
-    *, global_weight: float, class_wise_weight: float, every_layer: bool, classifier_weight: float
+    *,
+    global_weight: float,
+    class_wise_weight: float,
+    every_layer: bool,
+    classifier_weight: float,
+    first_layer: float = 1.0,
 ) -> Objective:
-    """Weighted statistics and u · l(S; θ) of one teacher; terms without weight are not computed."""
+    """Weighted statistics and u · l(S; θ) of one teacher; terms without weight are not computed. The statistics of the
+    first layer count `first_layer` times."""
 
     def objective(images: Tensor, labels: GroupLabels, teacher: Slot) -> dict[str, Tensor]:
         terms = {}
@@ -32,6 +38,7 @@ def weighted_objective(
                 statistics_distance(*layer.statistics(), mean, variance)
                 for layer, mean, variance in zip(layers[:-1], teacher.means, teacher.variances, strict=True)
             ]
+            distances[0] = first_layer * distances[0]
             terms["global"] = global_weight * torch.stack(distances).sum(0)
         if class_wise_weight:
             matched = slice(None) if every_layer else slice(-1, None)

@@ -1,5 +1,7 @@
 """The layers of a network that statistics matching looks at, whatever the architecture."""
 
+import copy
+
 from torch import Tensor, nn
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -14,6 +16,15 @@ def normalisation_layers(network: nn.Module) -> list[nn.Module]:
 def batch_norms(network: nn.Module) -> list[nn.Module]:
     """The layers that keep running statistics."""
     return [layer for layer in network.modules() if isinstance(layer, BATCH_NORMS)]
+
+
+def normalising_by_batch(network: nn.Module) -> nn.Module:
+    """A copy whose BatchNorm takes the statistics of what it is given, as in training, and keeps none."""
+    network = copy.deepcopy(network)
+    for layer in batch_norms(network):
+        layer.register_buffer("running_mean", None)
+        layer.register_buffer("running_var", None)
+    return network
 
 
 def classifier(network: nn.Module) -> nn.Module:

@@ -23,6 +23,9 @@ VARIANTS = {
     "class-wise": {"method.statistics": "class-wise", "method.initial": "real"},
     "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
     "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
+    "from mosaics": {"method.initial": "real", "method.tiles": 2},
+    "labels by the batch's statistics, stored": {"relabel.statistics": "batch", "relabel.labels": "stored"},
+    "one converged teacher": {"method.name": "sre2l", "method.teachers": 1},
     "several per class": {"method.images_per_class": 2, "method.classes_per_group": 5},
     "probabilities of one teacher": {"relabel.average": "probabilities", "relabel.teachers": 1},
     "logits, hard share, average of weights": {
@@ -240,3 +243,10 @@ def test_the_readmes_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytes
     names: dict[str, object] = {}
     exec(code, names)
     assert len(names["distilled"]) == 10  # type: ignore[arg-type]
+
+
+def test_the_full_data_can_be_left_out(tmp_path: Path):
+    outcome = distill(tmp_path / "run", **{"evaluation.full_data_seeds": 0})
+    rows = outcome.results["convnet-d1-w4-bn"]
+    assert [row for row in ROWS if not rows[row]] == ["full data"]
+    assert "full data" not in re.findall(r"<td>(.*?)</td>", outcome.report.read_text())

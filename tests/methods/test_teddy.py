@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from teddy.config import MethodSettings
 from teddy.engine import Engine
 from teddy.methods import METHODS
 from teddy.methods.teddy import weighted_objective
@@ -76,6 +77,9 @@ def naive_class_gap(features: torch.Tensor, labels: torch.Tensor, real: torch.Te
     return sum(gaps) / len(gaps)
 
 
+TEDDY_ALONE = weighted_objective(global_weight=1.0, class_wise_weight=0.0, every_layer=False, classifier_weight=1.0)
+
+
 @pytest.mark.parametrize("layers", ["last", "every"])
 @pytest.mark.parametrize("num_teachers", [1, 3])
 def test_the_objective_is_equation_6(layers: str, num_teachers: int):
@@ -132,3 +136,21 @@ def test_descending_the_objective_brings_statistics_and_labels_closer():
 def test_the_table_is_not_empty_and_says_what_each_method_is():
     assert {"teddy", "random"} <= set(METHODS)
     assert all(method.summary for method in METHODS.values())
+
+
+def test_sre2l_counts_the_first_layer_tenfold():
+    teacher, labels, images = make_teacher(0), torch.tensor([0, 1, 2]), torch.randn(3, 1, 8, 8)
+    objective = METHODS["sre2l"].objective
+    assert objective is not None
+    both, weighted = (
+        terms_of(made, images, labels, teacher)["global"]
+        for made in (TEDDY_ALONE, objective(MethodSettings(statistics="both")))
+    )
+    first = batch_norms(teacher.network)[0]
+    convolution = next(layer for layer in teacher.network.modules() if isinstance(layer, nn.Conv2d))
+    variance, mean = torch.var_mean(convolution(images), dim=(0, 2, 3), correction=0)
+    own = (mean - first.running_mean).norm() + (variance - first.running_var).norm()
+    assert weighted - both == pytest.approx(9 * float(own), rel=1e-4)
+    assert set(terms_of(objective(MethodSettings(statistics="both")), images, labels, teacher)) == {
+        "global", "classifier",
+    }  # fmt: skip
