@@ -24,6 +24,7 @@ from teddy.files import write_whole
 from teddy.progress import counting
 
 BATCH = 256
+READERS = 8
 MANY = 5000  # from here on, progress is shown and worker processes pay
 
 
@@ -42,7 +43,7 @@ class Headers:
 
 
 def read_headers(listing: Listing, console: Console | None = None) -> Headers:
-    """Every image's header, several at a time."""
+    """Every image's header."""
 
     def attempt(row: int) -> tuple[tuple[int, int], bool] | None:
         try:
@@ -53,18 +54,21 @@ def read_headers(listing: Listing, console: Console | None = None) -> Headers:
 
     sizes: Counter[tuple[int, int]] = Counter()
     bad, grey = [], True
+    parts = [range(first, min(first + BATCH, len(listing))) for first in range(0, len(listing), BATCH)]
     with (
         quietly(),
-        ThreadPoolExecutor() as workers,
+        # Files are waited for; what lies in memory is not, and threads would only be in each other's way.
+        ThreadPoolExecutor(READERS if isinstance(listing, FileListing) else 1) as workers,
         counting(_if_many(console, len(listing)), "headers", len(listing)) as count,
     ):
-        for row, found in enumerate(workers.map(attempt, range(len(listing)))):
-            if found is None:
-                bad.append(row)
-            else:
-                sizes[found[0]] += 1
-                grey = grey and found[1]
-            count()
+        for rows, part in zip(parts, workers.map(lambda rows: [attempt(row) for row in rows], parts), strict=True):
+            for row, found in zip(rows, part, strict=True):
+                if found is None:
+                    bad.append(row)
+                else:
+                    sizes[found[0]] += 1
+                    grey = grey and found[1]
+            count(len(rows))
     return Headers(tuple(sizes.most_common()), grey, tuple(bad))
 
 
@@ -83,16 +87,23 @@ def survey(images: StreamedImages, *, keep: bool, console: Console | None = None
     shape = (len(images), images.channels, images.size, images.size)
     pixels = torch.empty(shape, dtype=torch.uint8) if keep else None
     bad: list[int] = []
-    parts = list(torch.arange(len(images)).split(BATCH))
+    parts = in_runs(list(torch.arange(len(images)).split(BATCH)), images.workers)
     with counting(_if_many(console, len(images)), "images", len(images)) as count:
         for rows, (batch, unreadable) in zip(parts, images.decoded(parts), strict=True):
             good = torch.tensor([row not in unreadable for row in rows.tolist()])
             total += histogram(batch[good])
             bad += unreadable
             if pixels is not None:
-                pixels[rows] = batch
+                pixels[int(rows[0]) : int(rows[-1]) + 1] = batch
             count(len(rows))
-    return Survey(total, tuple(bad), pixels)
+    return Survey(total, tuple(sorted(bad)), pixels)
+
+
+def in_runs(parts: list[Tensor], workers: int) -> list[Tensor]:
+    """The parts in an order in which each of `workers`, who take them in turn, gets neighbours: what a file holds of
+    them is then read by one of them, once."""
+    each = -(-len(parts) // max(workers, 1))
+    return [parts[place] for first in range(each) for place in range(first, len(parts), each)]
 
 
 def remembered(images: StreamedImages, look: Callable[[], Survey]) -> Survey:

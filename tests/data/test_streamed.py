@@ -1,6 +1,7 @@
 """Both loaders give the same images in the same order, whatever the number of workers."""
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,12 @@ def test_statistics_are_those_of_the_training_pixels(photos: Path):
         torch.tensor(source.preprocessing.mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0
     )
     assert source.sizes == (((14, 10), 27),)
+
+
+@pytest.mark.parametrize(("parts", "workers"), [(12, 3), (13, 4), (5, 0), (2, 8)])
+def test_each_worker_looks_at_neighbours(parts: int, workers: int):
+    order = [int(part) for part in survey.in_runs(list(torch.arange(parts).split(1)), workers)]
+    assert sorted(order) == list(range(parts))
+    taken = [order[worker :: max(workers, 1)] for worker in range(max(workers, 1))]  # in turn, as they do
+    jumps = sum(after != before + 1 for run in taken for before, after in pairwise(run))
+    assert jumps <= workers  # at the end at most, where the parts do not come out even
