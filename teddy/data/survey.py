@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -102,8 +103,10 @@ def survey(images: StreamedImages, *, keep: bool, console: Console | None = None
 def in_runs(parts: list[Tensor], workers: int) -> list[Tensor]:
     """The parts in an order in which each of `workers`, who take them in turn, gets neighbours: what a file holds of
     them is then read by one of them, once."""
-    each = -(-len(parts) // max(workers, 1))
-    return [parts[place] for first in range(each) for place in range(first, len(parts), each)]
+    runs = np.array_split(
+        np.arange(len(parts)), max(workers, 1)
+    )  # the longer ones first: nobody is skipped but at last
+    return [parts[place] for places in zip_longest(*runs) for place in places if place is not None]
 
 
 def remembered(images: StreamedImages, look: Callable[[], Survey]) -> Survey:
