@@ -360,7 +360,7 @@ def _show_members(members: Any, folder: Path) -> None:
 
 
 def _show(outcome: Any) -> None:
-    from teddy.report.table import result_lines
+    from teddy.report.table import result_lines, time_saved
 
     console = Console()
     for network in outcome.results:
@@ -373,6 +373,7 @@ def _show(outcome: Any) -> None:
             table.add_row(line.row, line.accuracy, str(line.n), line.ior)
         console.print()
         console.print(table, highlight=False)
+        console.print("", *time_saved(outcome.results, network), sep="\n", highlight=False, soft_wrap=True)
     console.print(
         f"\nimages: {outcome.folder / 'distilled'}\nreport: {outcome.report}", highlight=False, soft_wrap=True
     )

@@ -12,7 +12,7 @@ from teddy.evaluation import RESULTS, Results
 from teddy.pool.store import read_index
 from teddy.progress import read_metrics
 from teddy.report import gallery, plots
-from teddy.report.table import result_lines
+from teddy.report.table import result_lines, time_saved
 from teddy.run import CONFIG, Run, versions
 
 REPORT = "report.html"
@@ -36,6 +36,7 @@ def make_page(run: Run, config: Config) -> Path:
             {
                 "network": network,
                 "lines": result_lines(results, network),
+                "saved": time_saved(results, network),
                 "bars": plots.accuracy_bars(results, network),
                 "curves": plots.student_curves(results, network),
             }
