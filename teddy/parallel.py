@@ -4,10 +4,11 @@ PyTorch's DistributedDataParallel takes the mean of the gradients. Batches, thei
 everywhere; so is every decision: processes stop after the same step, and only the first writes.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +35,7 @@ class Processes:
     rank: int = 0
     size: int = 1
     synchronise_norms: bool = False
+    _joined: list[nn.Module] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def first(self) -> bool:
@@ -59,7 +61,17 @@ class Processes:
 
     def joined(self, network: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """`forward`, which computes `network`; after its backward pass gradients are the mean over processes."""
-        return forward if self.size == 1 else DistributedDataParallel(_Forward(network, forward))
+        if self.size == 1:
+            return forward
+        self._joined.append(DistributedDataParallel(_Forward(network, forward)))
+        number = len(self._joined) - 1
+        return lambda images: self._joined[number](images)
+
+    def part(self) -> None:
+        """Let go of what uses the connection, whoever else still has a network: its threads end with it."""
+        self._joined.clear()
+        gc.collect()
+        dist.destroy_process_group()
 
     def mean(self, value: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """From the mean over this process's images: what to differentiate, and the mean over those of all.
@@ -109,7 +121,7 @@ def together(world: World, device: torch.device, *, synchronise_norms: bool) -> 
             raise
         _wait_to_be_ended()
         raise TeddyError("the connection to another process is lost; run the same command again to go on") from None
-    dist.destroy_process_group()
+    processes.part()
     if stopped:
         raise stopped
 
