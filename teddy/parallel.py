@@ -143,7 +143,7 @@ def _is_lost(error: RuntimeError) -> bool:
 
 
 def _wait_to_be_ended() -> None:
-    """Torchrun ends the others when one has died, and says which; whoever fails meanwhile would be named too."""
+    """Torchrun ends the others when one has died, and says which; errors about it would only hide that."""
     begin = time.monotonic()
     while time.monotonic() - begin < SECONDS_TO_BE_ENDED:
         time.sleep(0.05)

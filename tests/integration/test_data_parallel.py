@@ -140,6 +140,7 @@ def test_a_process_that_is_killed_is_started_again_and_all_go_on(rank: str, two:
 def test_a_process_that_is_killed_ends_the_others_and_is_named(rank: str, disturbed: str, tmp_path: Path):
     ended = run(command(tmp_path / "run", [*torchrun(2), disturbed]), WHAT="killed", HAPPENS_TO=rank, PLACE=str(PLACE))
     assert ended.returncode == 1
+    assert "connection" not in ended.stderr
     assert "Traceback" not in ended.stderr.partition("ChildFailedError")[0].partition("torch/distributed")[0]
     assert re.search(rf"Root Cause.*\n\[0\]:\n(.*\n)?.*\n  rank      : {rank} .*\n  exitcode  : -9", ended.stderr)
 
