@@ -50,7 +50,7 @@ def full_in(stage: str, root: Path, whole: dict[str, bytes]) -> str:
             code = wait_for(start(out, lambda: fill_once_space_was_found(disk), said))
         else:
             child = start(out, said=said)
-            while before(stage, out):
+            while before(stage, out) and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 time.sleep(0.002)
             os.kill(child, signal.SIGSTOP)
             fill(disk)
