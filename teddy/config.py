@@ -288,6 +288,14 @@ class EngineSettings(Settings):
     groups: Count | Literal["auto"] = Field(
         "auto", description="groups of images in one pass through a teacher, at most; fewer where memory runs out"
     )
+    data_parallel: Literal["auto"] | bool = Field(
+        "auto",
+        description="under torchrun all processes train the pool's base together, each on its part of every batch; "
+        "auto where each has a GPU",
+    )
+    synchronise_norms: bool = Field(
+        False, description="then BatchNorm takes its statistics over the whole batch, as on one process; slower"
+    )
 
 
 class PoolConfig(Settings):

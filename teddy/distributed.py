@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from teddy.stopping import stop_if_asked
 
@@ -27,7 +27,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    _store: "object | None" = None
+    _store: Any = None
     _waits: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -45,12 +45,27 @@ class World:
         if self._store is None:
             return
         self._waits[name] = self._waits.get(name, 0) + 1
-        # Torchrun keeps the store when it starts processes again.
-        key = f"teddy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}/{self._waits[name]}"
-        self._store.add(key, 1)  # type: ignore[attr-defined]
-        while self._store.add(key, 0) < self.size:  # type: ignore[attr-defined]
+        key = self._key(name)
+        self._store.add(key, 1)
+        while self._store.add(key, 0) < self.size:
             time.sleep(SECONDS_BETWEEN_LOOKS)
             stop_if_asked()
+
+    def looked(self, seen: T) -> T:
+        """What this process has seen, when all have looked: nobody changes it meanwhile."""
+        self.wait("looked")
+        return seen
+
+    def meet(self, name: str) -> Any:
+        """A store for the processes, all of which have come here, with keys of its own."""
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        self.wait(name)
+        return PrefixStore(self._key(name), self._store)
+
+    def _key(self, name: str) -> str:
+        # Torchrun keeps the store when it starts processes again.
+        return f"teddy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}/{self._waits[name]}"
 
 
 @cache

@@ -17,7 +17,7 @@ from teddy.pool.build import build_pool, check_pool
 from teddy.relabel import relabel
 from teddy.report.page import REPORT, make_page
 from teddy.resolve import bytes_needed, check, default_recipe, open_data, opening_line, resolve
-from teddy.run import Run, existing_run, new_run, pick_device
+from teddy.run import Run, existing_run, new_run, pick_device, training_processes
 from teddy.synthesis.stage import synthesize
 
 
@@ -54,7 +54,7 @@ def distill(
     config = resolve(source, ipc=ipc, method=method, recipe=recipe, settings=settings, pool=pool)
     real = open_data(config, console)
     check(config, real)
-    check_pool(config.pool, real, pick_device(config.device))
+    check_pool(config.pool, real, pick_device(config.device), training_processes(config))
     space = bytes_needed(config, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
         run.say(opening_line(real, recipe))

@@ -13,7 +13,7 @@ from teddy.pool.store import read_index, read_pool
 from teddy.relabel import relabel
 from teddy.report.members import ShownMember, shown_members, student_distances
 from teddy.resolve import open_data, opening_line, pool_bytes, pool_recipe, resolve_pool
-from teddy.run import existing_run, new_run, pick_device
+from teddy.run import existing_run, new_run, pick_device, training_processes
 from teddy.synthesis.stage import synthesize
 
 
@@ -34,7 +34,7 @@ def make_pool(
     arguments = {"pool.network": network, "pool.weights": weights, "pool.generation": generation}
     config = resolve_pool(source, recipe=recipe, arguments=arguments, settings=settings)
     real = open_data(config, console)
-    check_pool(config.pool, real, pick_device(config.device))
+    check_pool(config.pool, real, pick_device(config.device), training_processes(config))
     space = pool_bytes(config.pool, real)
     with new_run(Path(out), config, bytes_needed=space, overwrite=overwrite, console=console) as run:
         run.say(opening_line(real, recipe))

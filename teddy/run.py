@@ -63,6 +63,8 @@ class Run:
         self.device = pick_device(config.device)
         self.engine = choose_engine(config.engine, self.device)
         self.groups = config.engine.groups
+        self.data_parallel = training_processes(config) > 1
+        self.synchronise_norms = config.engine.synchronise_norms
         self.console = console or Console(stderr=True) if self.world.first else Console(quiet=True)
         self.metrics = Metrics(folder if self.world.first else None)
         self._log = logging.getLogger(f"teddy.{id(self)}")
@@ -265,6 +267,19 @@ def pick_device(name: str) -> torch.device:
     if not available[device.type]:
         raise TeddyError(f"device '{name}': PyTorch finds none on this machine; leave it at auto")
     return device
+
+
+def training_processes(config: PoolConfig) -> int:
+    """How many processes train the pool's base together; one where the first trains for all."""
+    wanted, device = config.engine.data_parallel, pick_device(config.device)
+    own = device.type == "cpu" or config.device in {"auto", "cuda"}  # else all have the same GPU
+    if wanted == "auto":
+        wanted = device.type == "cuda" and own
+    if wanted and world().size > 1 and not own:
+        raise TeddyError(
+            f"engine.data_parallel: device '{config.device}' is the same one for all processes; leave it at auto"
+        )
+    return world().size if wanted else 1
 
 
 def versions() -> dict[str, str]:

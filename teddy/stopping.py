@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -42,7 +43,28 @@ def stop_if_asked() -> None:
     written after a step may have been passed already."""
     if _ending:
         raise Stopped(_ending[0])
-    _ending.extend(_asked[:1])
+    number = _looks[-1]()
+    if number:
+        _ending.append(number)
+
+
+@contextmanager
+def agreed(largest: Callable[[int], int], every: int) -> Iterator[None]:
+    """Inside, processes that call `stop_if_asked` equally often stop at the same call, whichever hears the signal.
+
+    `largest` gives the largest of the numbers that they have; it is asked at one call in `every`.
+    """
+    calls = count(1)
+
+    def look() -> int:
+        return largest(_heard()) if next(calls) % every == 0 else 0
+
+    _ending.clear()  # what this process has heard before, the others have not
+    _looks.append(look)
+    try:
+        yield
+    finally:
+        _looks.remove(look)
 
 
 def leave_signals_to_the_parent(_: int = 0) -> None:
@@ -50,6 +72,13 @@ def leave_signals_to_the_parent(_: int = 0) -> None:
     them when it is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _heard() -> int:
+    return _asked[0] if _asked else 0
+
+
+_looks: list[Callable[[], int]] = [_heard]
 
 
 def _note(number: int, frame: FrameType | None) -> None:

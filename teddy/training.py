@@ -17,6 +17,7 @@ from teddy.data.images import ImageSet, in_order
 from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.preprocessing import Preprocessing
 from teddy.engine import Engine, Replayed
+from teddy.parallel import ALONE, Processes
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -33,6 +34,7 @@ class Training:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     averaged: "MovingAverage | None" = None
+    processes: Processes = ALONE
     steppers: dict[tuple[Loss, Engine], Stepper] = field(default_factory=dict)
 
     def restart(self, network: nn.Module) -> None:
@@ -123,11 +125,11 @@ def train(
     """
     network, optimizer, per_epoch = training.network, training.optimizer, loader.batches_per_epoch
     schedule = LambdaLR(optimizer, lambda step: rate((steps.start + step) / per_epoch))
-    make_step = make_stepper(training, loss, engine.for_steps(len(steps)))
+    make_step = make_stepper(training, loss, training.processes.suited(engine.for_steps(len(steps))))
     network.train()
     with seeding.seeded(seed):
         for step, batch in zip(steps, ahead(endless(loader, steps.start), engine.device), strict=False):
-            torch.manual_seed(seeding.derive(seed, "step", step))
+            torch.manual_seed(seeding.derive(seed, "step", step, *training.processes.own))
             value = make_step(batch)
             schedule.step()
             enough = after_step and after_step(step + 1, training.result)
@@ -146,20 +148,20 @@ def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Ba
 
 
 def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
-    network, optimizer = training.network, training.optimizer
-    forward = engine.compiled(_fit_for(engine, network))
+    network, optimizer, processes = training.network, training.optimizer, training.processes
+    forward = processes.joined(network, engine.compiled(_fit_for(engine, processes.network(network))))
 
     def step(*parts: Tensor) -> Tensor:
         batch = Batch(*parts)
         with engine.autocast():
             logits = forward(batch.images)
-        value = loss(logits, batch)
+        part, value = processes.mean(loss(logits, batch), len(batch.images))
         optimizer.zero_grad()
-        value.backward()
+        part.backward()
         optimizer.step()
         if training.averaged:
             training.averaged.update(network)
-        return value.detach()
+        return value
 
     return engine.replayed(step)
 
@@ -199,7 +201,7 @@ def train_as(
     )  # fmt: skip
 
 
-def start_training(settings: TrainingSettings, network: nn.Module) -> Training:
+def start_training(settings: TrainingSettings, network: nn.Module, processes: Processes = ALONE) -> Training:
     """The configured optimizer and moving average for a network."""
     optimizer = make_optimizer(
         settings.optimizer,
@@ -208,7 +210,7 @@ def start_training(settings: TrainingSettings, network: nn.Module) -> Training:
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
     )
-    return Training(network, optimizer, MovingAverage(network, settings.ema) if settings.ema else None)
+    return Training(network, optimizer, MovingAverage(network, settings.ema) if settings.ema else None, processes)
 
 
 def make_optimizer(

@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import safe_open
+from small_disk import permitted
 
 from teddy import checkpoint, cli, files, run
 
@@ -54,27 +56,28 @@ def main() -> None:
     print(f"undisturbed: {seconds:.1f} s, {len(whole)} files", flush=True)
     kill(root, whole, given.kills, random.Random(given.seed))
     stop(root, whole)
-    fill(root, whole)
+    fail(root, whole)
+    fill()
     damage(root, whole)
     if not given.folder:
         shutil.rmtree(root)
 
 
-def start(out: Path, before: Callable[[], None] = lambda: None) -> int:
-    """The command, in a process of its own; gives its number."""
+def start(out: Path, before: Callable[[], None] = lambda: None, said: Path | None = None) -> int:
+    """The command, in a process of its own, with what it says in a file; gives its number."""
     child = os.fork()
     if child:
         return child
-    said = (out.parent / "said.txt").open("w", encoding="utf-8")
-    os.dup2(said.fileno(), 1)
-    os.dup2(said.fileno(), 2)
+    file = (said or out.parent / "said.txt").open("w", encoding="utf-8")
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
     settings = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
     sys.argv = ["teddy", "distill", "digits", "--ipc", "2", "--out", str(out), *settings]
     before()
     try:
         cli.main()
     except SystemExit as ended:
-        said.flush()
+        file.flush()
         os._exit(int(ended.code or 0))
     os._exit(99)
 
@@ -160,8 +163,8 @@ def stop(root: Path, whole: dict[str, bytes]) -> None:
     print("stopped in each stage by SIGTERM and SIGINT: exit codes 143 and 130, the same bytes afterwards", flush=True)
 
 
-def fill(root: Path, whole: dict[str, bytes]) -> None:
-    """No space left at the n-th file that is written, for many n."""
+def fail(root: Path, whole: dict[str, bytes]) -> None:
+    """As if no space were left at the n-th file that is written, for many n."""
     tried = 0
     for number in [*range(0, 30, 3), *range(30, 400, 25)]:
         out = root / f"full-{number}"
@@ -191,6 +194,16 @@ def fill(root: Path, whole: dict[str, bytes]) -> None:
         shutil.rmtree(out)
         tried += 1
     print(f"no space left at {tried} different files: one line, exit code 2, the same bytes afterwards", flush=True)
+
+
+def fill() -> None:
+    """A disk that is full, in each stage; in a process of its own, which may mount one."""
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = permitted(Path(folder))
+    if prefix is None:
+        print("disk full: left out, since mounting a tmpfs is permitted neither to root nor by unshare -rm", flush=True)
+    else:
+        subprocess.run([*prefix, sys.executable, Path(__file__).with_name("full_disk.py")], check=True)
 
 
 def damage(root: Path, whole: dict[str, bytes]) -> None:

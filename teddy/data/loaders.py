@@ -41,13 +41,25 @@ class Draw(NamedTuple):
     change: Change
     mix: Mix | None
 
+    def part(self, number: int, of: int) -> "Draw":
+        """One of so many parts, whose sizes differ by one at most; images that are mixed need their partners."""
+        if of == 1:
+            return self
+        assert self.mix is None
+        rows, maps, offsets = (
+            None if whole is None else whole.tensor_split(of)[number]
+            for whole in (self.rows, self.change.maps, self.change.offsets)
+        )
+        assert rows is not None
+        return Draw(rows, Change(maps, offsets), None)
+
 
 class Loader:
     """Batches of a set of images; each epoch has an order and augmentations of its own, by its number.
 
     `change` is `draw_change` with its settings; `label` turns augmented images into soft labels, as Algorithm 1's last
     line has it. `even` makes all batches of one size, as compiled steps want them: a few images, less than a batch has,
-    wait for another epoch.
+    wait for another epoch. `part` is which part of every batch is wanted, of how many; the others are not even read.
     """
 
     def __init__(
@@ -62,6 +74,7 @@ class Loader:
         cutmix_alpha: float = 0.0,
         label: Callable[[Tensor], Tensor] | None = None,
         even: bool = False,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.images = images
         self.preprocessing = preprocessing
@@ -70,11 +83,12 @@ class Loader:
         self.change = change
         self.cutmix_alpha = cutmix_alpha
         self.label = label
+        self.part = part
         self.batches_per_epoch = math.ceil(len(images) / batch_size)
         self.shown = len(images) - (len(images) % self.batches_per_epoch if even else 0)
 
     def draws(self, epoch: int) -> Iterator[Draw]:
-        """An epoch's batches; their sizes differ by one at most, so that none is too small for BatchNorm."""
+        """An epoch's batches, whole; their sizes differ by one at most, so that none is too small for BatchNorm."""
         generator = seeding.stream(self.seed, "epoch", epoch)
         size = self.task.image_size
         for rows in self._order(generator):
@@ -88,8 +102,10 @@ class Loader:
 
     def epoch(self, number: int, skipped: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, without the first ones."""
-        rows = self._order(seeding.stream(self.seed, "epoch", number))[skipped:]  # all of them, to be read ahead
-        draws = islice(self.draws(number), skipped, None)
+        which, parts = self.part
+        order = self._order(seeding.stream(self.seed, "epoch", number))[skipped:]
+        rows = [batch.tensor_split(parts)[which] for batch in order]  # all of them, to be read ahead
+        draws = (draw.part(*self.part) for draw in islice(self.draws(number), skipped, None))
         for part, draw in zip(self.images.batches(rows), draws, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
             yield Batch(images, targets, self.label(images) if self.label else None)

@@ -18,7 +18,7 @@ from teddy.pool.choice import Choice, choose_generation
 from teddy.pool.existing import check_fits, take_over
 from teddy.pool.pool import Pool
 from teddy.pool.post import make_post
-from teddy.pool.prior import make_prior, train_base
+from teddy.pool.prior import CHECKPOINT, make_prior, train_base
 from teddy.pool.store import FOLDER, INDEX, read_pool, write_index
 from teddy.run import Run
 from teddy.training import accuracy
@@ -29,21 +29,17 @@ CHOICE = f"{FOLDER}/choice.json"
 
 def build_pool(settings: PoolSettings, source: Source, run: Run) -> Pool:
     """The pool of this run: made, or taken over, and left in its folder, if it is not there yet; and read."""
-    run.once("pool", partial(_provide, settings, source, run))
+    if not run.world.looked(run.has(INDEX)):
+        if settings.folder:
+            run.once("pool", partial(take_over, Path(settings.folder), run))
+        else:
+            _make(settings, source, run)
     return read_pool(run, source.task)
 
 
-def _provide(settings: PoolSettings, source: Source, run: Run) -> None:
-    if run.has(INDEX):
-        return
-    if settings.folder:
-        take_over(Path(settings.folder), run)
-    else:
-        _make(settings, source, run)
-
-
-def check_pool(settings: PoolSettings, source: Source, device: torch.device) -> None:
-    """Raise on what would go wrong later: a network or weights that do not fit the data, a pool of other classes."""
+def check_pool(settings: PoolSettings, source: Source, device: torch.device, processes: int = 1) -> None:
+    """Raise on what would go wrong later: a network or weights that do not fit the data, a pool of other classes,
+    batches too small for the processes that are to train together."""
     check_network(settings.network, source.task)
     if not normalisation_layers(build_network(settings.network, source.task)):
         raise TeddyError(
@@ -54,6 +50,12 @@ def check_pool(settings: PoolSettings, source: Source, device: torch.device) -> 
         check_fits(Path(settings.folder), source)
     elif settings.weights:
         load_base(settings.network, Path(settings.weights), source, device)
+    smallest = len(source.train) // -(-len(source.train) // settings.training.batch_size)
+    if processes > 1 and smallest < 2 * processes:
+        raise TeddyError(
+            f"pool.training.batch_size: {smallest} images in a batch are less than two for each of {processes} "
+            "processes; take larger batches, or engine.data_parallel=false"
+        )
 
 
 def _make(settings: PoolSettings, source: Source, run: Run) -> None:
@@ -68,21 +70,27 @@ def _make(settings: PoolSettings, source: Source, run: Run) -> None:
     generation, reason = _choose(settings, given, source, run)
     run.say(f"pool: {generation} generation, since {reason}")
     base = given or _untrained(settings, source, run)
+    note = partial(write_index, run, source, network=settings.network, generation=generation, reason=reason, base=about)
     if generation == "prior":
         members = make_prior(settings, base, source, run)
+        run.once("pool", partial(note, members))
     else:
-        members = make_post(settings, given or _trained(settings, base, source, run), source, run)
-    write_index(run, source, members, network=settings.network, generation=generation, reason=reason, base=about)
+        trained = given or _trained(settings, base, source, run)
+        run.once("pool", lambda: note(make_post(settings, trained, source, run)))
 
 
 def _choose(settings: PoolSettings, base: nn.Module | None, source: Source, run: Run) -> Choice:
-    """The same when an interrupted run goes on, whatever rounding does to the measurement."""
-    if run.has(CHOICE):
-        return Choice(**run.read_json(CHOICE))
-    choice = choose_generation(settings, base, source, run.device, run.seed)
-    if base is not None:
-        run.write_json(CHOICE, choice._asdict())
-    return choice
+    """The same for all processes, and when an interrupted run goes on, whatever rounding does to the measurement."""
+
+    def note() -> None:
+        if not run.has(CHOICE):
+            choice = choose_generation(settings, base, source, run.device, run.seed)
+            run.write_json(CHOICE, choice._asdict())
+
+    if base is None:
+        return choose_generation(settings, base, source, run.device, run.seed)
+    run.once("choice", note)
+    return Choice(**run.read_json(CHOICE))
 
 
 def _untrained(settings: PoolSettings, source: Source, run: Run) -> nn.Module:
@@ -92,9 +100,14 @@ def _untrained(settings: PoolSettings, source: Source, run: Run) -> nn.Module:
 
 def _trained(settings: PoolSettings, base: nn.Module, source: Source, run: Run) -> nn.Module:
     """The base trained to the end of its schedule, which the run folder keeps."""
-    if not run.has(BASE):
+
+    def keep(network: nn.Module) -> None:
+        run.write_tensors(BASE, network.state_dict())
+
+    if not run.world.looked(run.has(BASE)):
         batches = -(-len(source.train) // settings.training.batch_size)
-        trained = train_base(settings, base, source, run, last=settings.training.epochs * batches)
-        run.write_tensors(BASE, trained.state_dict())
+        last = settings.training.epochs * batches
+        train_base(settings, base, source, run, last=last, at={last}, then=lambda _, network: keep(network))
+    run.once("base", partial(run.remove, CHECKPOINT))  # of a training that was interrupted when it was done
     base.load_state_dict(run.read_tensors(BASE))
     return base

@@ -23,6 +23,7 @@ def teacher_loader(
     *,
     seed: int,
     batch_size: int | None = None,
+    part: tuple[int, int] = (0, 1),
 ) -> Loader:
     """The training images, augmented as configured."""
     return Loader(
@@ -33,6 +34,7 @@ def teacher_loader(
         seed=seed,
         change=partial(draw_change, **settings.training.augment.model_dump()),
         even=engine.compiles,
+        part=part,
     )
 
 

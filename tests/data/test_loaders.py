@@ -1,6 +1,9 @@
+from functools import partial
+
+import pytest
 import torch
 
-from teddy.data.augment import Change
+from teddy.data.augment import Change, draw_change
 from teddy.data.loaders import Loader
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Source, Task
@@ -76,3 +79,23 @@ def test_an_epoch_can_be_taken_up_in_its_middle():
     rest = [batch.images for batch in loader().epoch(3, 2)]
     assert len(rest) == len(whole) - 2
     assert all(torch.equal(a, b) for a, b in zip(rest, whole[2:], strict=True))
+
+
+def test_parts_of_batches_make_the_batches_whole():
+    change = partial(draw_change, crop=(0.5, 1.0), roll=1)
+    parts = [loader(count=11, batch_size=4, change=change, part=(number, 3)) for number in range(3)]
+    for whole, *each in zip(
+        loader(count=11, batch_size=4, change=change).epoch(2), *(p.epoch(2) for p in parts), strict=True
+    ):
+        assert max(len(part.images) for part in each) - min(len(part.images) for part in each) <= 1
+        torch.testing.assert_close(torch.cat([part.images for part in each]), whole.images)
+        assert torch.equal(torch.cat([part.targets for part in each]), whole.targets)
+    later = list(parts[1].epoch(2))[2:]
+    assert all(torch.equal(a.images, b.images) for a, b in zip(parts[1].epoch(2, skipped=2), later, strict=True))
+
+
+def test_only_its_own_part_of_a_batch_is_read(monkeypatch: pytest.MonkeyPatch):
+    read, batches = [], Images.batches
+    monkeypatch.setattr(Images, "batches", lambda self, rows: batches(self, read.extend(rows) or rows))
+    shown = sum(len(batch.images) for batch in loader(part=(0, 2)).epoch(0))
+    assert sum(map(len, read)) == shown < 10

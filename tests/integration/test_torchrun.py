@@ -1,12 +1,11 @@
 """Several processes under torchrun: the same bytes as one, whoever dies and whoever goes on."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import QUICK_ARGUMENTS
+from processes import run, torchrun
 
 SETTINGS = [*QUICK_ARGUMENTS, "--set", "method.classes_per_group=2", "--set", "method.iterations=6"]
 SETTINGS += ["--set", "relabel.labels=stored"]
@@ -39,15 +38,6 @@ cli.main()
 
 def command(out: Path, program: list[str]) -> list[str]:
     return [*program, "distill", "digits", "--ipc", "2", "--out", str(out), *SETTINGS]
-
-
-def torchrun(processes: int, *options: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *options]
-
-
-def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(arguments, env=surroundings, capture_output=True, text=True, timeout=240, check=False)
 
 
 def artefacts(folder: Path) -> dict[str, bytes]:
