@@ -21,7 +21,6 @@ from teddy.data.images import Images
 from teddy.data.loaders import Batch, Epochs, Loader, endless
 from teddy.data.source import Source
 from teddy.engine import Engine, choose_engine
-from teddy.evaluation import CURVE_POINTS, ROWS, Row
 from teddy.matching.labels import cross_entropy, divergence
 from teddy.methods import METHODS
 from teddy.models.zoo import build_network
@@ -33,6 +32,7 @@ from teddy.progress import Unwatched
 from teddy.relabel import make_labeller
 from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
 from teddy.run import pick_device
+from teddy.students import CURVE_POINTS, ROWS, Row
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side

@@ -12,11 +12,11 @@ from teddy.config import Config
 from teddy.data.images import ImageSet, in_order
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Source
-from teddy.evaluation import ROWS, student_steps, train_student
 from teddy.matching.labels import divergence
 from teddy.pool.store import Index, read_teachers
 from teddy.relabel import Labelled
 from teddy.run import Run
+from teddy.students import ROWS, student_steps, train_student
 from teddy.training import evaluating
 
 ROW = ROWS["distilled"]

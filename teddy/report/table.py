@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from teddy.evaluation import ROWS, Results, Score
+from teddy.evaluation import Results, Score
+from teddy.students import ROWS
 
 
 @dataclass(frozen=True)

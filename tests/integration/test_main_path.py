@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import teddy
 from teddy import evaluation
 from teddy.data.augment import Change
-from teddy.evaluation import ROWS
+from teddy.students import ROWS
 from teddy.synthesis import wave
 
 VARIANTS = {
