@@ -18,7 +18,7 @@ from teddy.errors import NumbersError, TeddyError
 from teddy.files import read_checked
 from teddy.relabel import Labelled
 from teddy.run import Run
-from teddy.students import ROWS, Places, Student, file_name, student_steps, train_student
+from teddy.students import ROWS, TRAINING, Places, Student, file_name, student_groups, student_steps, train_students
 from teddy.training import is_finite
 
 RESULTS = "evaluation/results.json"
@@ -66,17 +66,19 @@ def evaluate_students(
     missing = run.world.share(_missing(settings, results))
     for (network_name, row_name), some in groupby(missing, key=lambda student: student[:2]):
         numbers, row = [number for *_, number in some], ROWS[row_name]
-        steps = len(numbers) * student_steps(row, settings, labelled, source)
+        groups = student_groups(network_name, row, numbers, settings, labelled, source, run.engine, run.students)
+        steps = len(groups) * student_steps(row, settings, labelled, source)
         with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
-            for number in numbers:
-                trained, student = train_student(
-                    network_name, row, number, settings, relabel, labelled, source, run, stage, places
+            for group in groups:
+                at_once = train_students(
+                    network_name, row, group, settings, relabel, labelled, source, run, stage, places
                 )
-                if is_finite(trained):
-                    name = file_name(network_name, row, number)
-                    run.write_json(f"{STUDENTS}/{name}.json", [network_name, row_name, str(number), student])
-                else:
-                    lost.append(f"student {number} of {network_name}, {row_name}")
+                for number, (trained, student) in zip(group, at_once, strict=True):
+                    if is_finite(trained):
+                        name = file_name(network_name, row, number)
+                        run.write_json(f"{STUDENTS}/{name}.json", [network_name, row_name, str(number), student])
+                    else:
+                        lost.append(f"student {number} of {network_name}, {row_name}")
     run.world.wait("students")
     run.once("results", partial(_write_results, settings, run))
     if lost:
@@ -120,3 +122,4 @@ def _results_so_far(settings: EvaluationSettings, run: Run) -> Results:
 def _write_results(settings: EvaluationSettings, run: Run) -> None:
     run.write_json(RESULTS, _results_so_far(settings, run))
     run.remove(STUDENTS)
+    run.remove(TRAINING)  # of students that were then trained beside others than before

@@ -1,6 +1,7 @@
 """Students: what each is trained on, and how."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, TypedDict
@@ -15,7 +16,10 @@ from teddy.data.augment import draw_change
 from teddy.data.images import ImageSet
 from teddy.data.loaders import Batch, Epochs, Loader
 from teddy.data.source import Source
+from teddy.data.together import together
+from teddy.engine import Engine
 from teddy.matching.labels import cross_entropy, divergence, logit_error
+from teddy.models.several import as_one, draws_in_training, each_of
 from teddy.models.zoo import build_network
 from teddy.progress import Stage
 from teddy.relabel import Labelled
@@ -23,7 +27,9 @@ from teddy.run import Run
 from teddy.stored_labels import Replay, record
 from teddy.training import Loss, Training, accuracy, start_training, train_as
 
+TRAINING = "evaluation/training"  # state of those that are under way
 CURVE_POINTS = 12
+ENOUGH_PIXELS, MOST_AT_ONCE = 50 * 64 * 64, 8  # students that make as many pixels a step fill a GPU
 
 
 @dataclass(frozen=True)
@@ -50,21 +56,43 @@ class Student(TypedDict):
     curve: list[list[float]]
 
 
-Places = dict[tuple[str, bool], Training]
-"""Where students of a network train, those on the full data apart."""
+Places = dict[tuple[str, bool, int], Training]
+"""Where so many students of a network train at the same time, those on the full data apart."""
 
 
 def student_steps(row: Row, settings: EvaluationSettings, labelled: Labelled, source: Source) -> int:
     """Steps that a student of this row trains."""
     training = _training(row, settings)
-    num_images = len(source.train) if row.images == "full" else len(labelled.distilled)
-    return training.epochs * math.ceil(num_images / training.batch_size)
+    return training.epochs * math.ceil(_num_images(row, labelled, source) / training.batch_size)
 
 
-def train_student(
+def student_groups(
     network_name: str,
     row: Row,
-    number: int,
+    numbers: Sequence[int],
+    settings: EvaluationSettings,
+    labelled: Labelled,
+    source: Source,
+    engine: Engine,
+    wanted: int | Literal["auto"] = "auto",
+) -> list[list[int]]:
+    """The students of a row, those together that train at the same time: at most as many as are `wanted`, or as fill a
+    GPU where steps are captured."""
+    most = 1 if wanted == "auto" else wanted
+    if wanted == "auto" and engine.for_steps(student_steps(row, settings, labelled, source)).captures:
+        batch_size = min(_training(row, settings).batch_size, _num_images(row, labelled, source))
+        most = max(min(ENOUGH_PIXELS // (batch_size * source.image_size**2), MOST_AT_ONCE), 1)
+    streamed = row.images == "full" and source.form == "streamed"
+    # What is drawn in a step comes from one seed, and would depend on who else is trained.
+    if most > 1 and (streamed or draws_in_training(network_name, source.task)):
+        most = 1
+    return [part.tolist() for part in torch.tensor(numbers).tensor_split(math.ceil(len(numbers) / most))]
+
+
+def train_students(
+    network_name: str,
+    row: Row,
+    numbers: Sequence[int],
     settings: EvaluationSettings,
     relabel: RelabelSettings,
     labelled: Labelled,
@@ -72,27 +100,29 @@ def train_student(
     run: Run,
     stage: Stage,
     places: Places | None = None,
-) -> tuple[nn.Module, Student]:
-    """Student `number` of a row: the network, and its accuracies. Those who share `places` train there one after the
-    other, so that little has to be prepared anew."""
+) -> list[tuple[nn.Module, Student]]:
+    """Students `numbers` of a row, all at the same time: each one's network, and its accuracies. Those who share
+    `places` train there one after the other, so that little has to be prepared anew."""
     training = _training(row, settings)
-    loader = _loader(row, number, settings, relabel, labelled, source, run)
-    soft = _soft_loss(settings.loss, settings.hard_share, relabel.temperature)
-    loss = soft if row.labels == "soft" else _hard_loss
+    loader = student_loader(row, numbers, settings, relabel, labelled, source, seed=run.seed, engine=run.engine)
+    loss = student_loss(row, settings, relabel, len(numbers))
     test, per_epoch = source.test.to(run.device), loader.batches_per_epoch
     steps = training.epochs * per_epoch
     marks = {math.ceil(training.epochs * point / CURVE_POINTS) * per_epoch for point in range(1, CURVE_POINTS + 1)}
-    curve: list[list[float]] = []
+    curves: list[list[float]] = []  # a step, and the accuracy of each student
 
     def measure(steps_done: int, trained: nn.Module) -> None:
         if steps_done in marks:
-            curve.append([steps_done, round(accuracy(trained, test, source.preprocessing, run.engine), 3)])
-        checkpoint.keep_training(started, steps_done, curve=torch.tensor(curve, dtype=torch.float64))
+            reached = [accuracy(each, test, source.preprocessing, run.engine) for each in each_of(trained)]
+            curves.append([steps_done, *(round(value, 3) for value in reached)])
+        checkpoint.keep_training(started, steps_done, curve=torch.tensor(curves, dtype=torch.float64))
 
-    path = ("student", network_name, number)
-    with seeding.seeded(run.seed, *path):
-        network = build_network(network_name, source.task)
-    place = (network_name, row.images == "full")
+    networks = []
+    for number in numbers:
+        with seeding.seeded(run.seed, "student", network_name, number):
+            networks.append(build_network(network_name, source.task))
+    network = as_one(networks)
+    place = (network_name, row.images == "full", len(numbers))
     if places and place in places:
         started = places[place]
         started.restart(network)
@@ -100,22 +130,66 @@ def train_student(
         started = start_training(training, run.engine.place(network))
         if places is not None:
             places[place] = started
-    checkpoint = Checkpoint(run, f"evaluation/training/{file_name(network_name, row, number)}.safetensors")
+    checkpoint = Checkpoint(run, f"{TRAINING}/{file_name(network_name, row, *numbers)}.safetensors")
     first, kept = checkpoint.take_up_training(started)
-    curve += [[int(step), value] for step, value in kept["curve"].tolist()] if kept else []
+    curves += [[int(step), *values] for step, *values in kept["curve"].tolist()] if kept else []
     if first:
         stage.step(first)
+    seed = seeding.derive(run.seed, "student", network_name, numbers[0])  # several draw nothing from it
     trained = train_as(
-        training, started, loader, loss, seed=seeding.derive(run.seed, *path), stage=stage, engine=run.engine,
-        steps=range(first, steps), after_step=measure,
+        training, started, loader, loss, seed=seed, stage=stage, engine=run.engine, steps=range(first, steps),
+        after_step=measure,
     )  # fmt: skip
     checkpoint.remove()
-    return trained, {"accuracy": curve[-1][1], "curve": curve}
+    return [
+        (each, {"accuracy": curves[-1][column], "curve": [[values[0], values[column]] for values in curves]})
+        for column, each in enumerate(each_of(trained), start=1)
+    ]
 
 
-def file_name(network_name: str, row: Row, number: int) -> str:
-    """What a student's files are called."""
-    return f"{network_name.replace('/', '-')}-{row.images}-{row.labels}-{number}"
+def file_name(network_name: str, row: Row, *numbers: int) -> str:
+    """What the files of a student, or of those who train at the same time, are called."""
+    return "-".join([network_name.replace("/", "-"), row.images, row.labels, *map(str, numbers)])
+
+
+def student_loader(
+    row: Row,
+    numbers: Sequence[int],
+    settings: EvaluationSettings,
+    relabel: RelabelSettings,
+    labelled: Labelled,
+    source: Source,
+    *,
+    seed: int,
+    engine: Engine,
+) -> Epochs:
+    """What students `numbers` of a row see. Each draws a random control of its own, so that the deviation includes the
+    draw; order and augmentation are the same in all rows."""
+    common: ImageSet | None = None
+    if row.images != "random":
+        common = (labelled.distilled.images if row.images == "distilled" else source.train).to(engine.device)
+    loaders = []
+    for number in numbers:
+        images = _random_control(number, labelled, source, seed).to(engine.device) if common is None else common
+        order = seeding.derive(seed, "student", "order", number)
+        loaders.append(_loader(row, images, order, settings, relabel, labelled, source, engine))
+    return together(loaders, label_at_once=engine.captures)
+
+
+def student_loss(row: Row, settings: EvaluationSettings, relabel: RelabelSettings, count: int = 1) -> Loss:
+    """What students of a row lose; of several at the same time, what each loses on its part."""
+    soft = _soft_loss(settings.loss, settings.hard_share, relabel.temperature)
+    loss = soft if row.labels == "soft" else _hard_loss
+    return _of_each(loss, count) if count > 1 else loss
+
+
+def _random_control(number: int, labelled: Labelled, source: Source, seed: int) -> ImageSet:
+    per_class = len(labelled.distilled) // len(source.classes)
+    return source.draw(per_class, seeding.stream(seed, "control", number))
+
+
+def _num_images(row: Row, labelled: Labelled, source: Source) -> int:
+    return len(source.train) if row.images == "full" else len(labelled.distilled)
 
 
 def _training(row: Row, settings: EvaluationSettings) -> TrainingSettings:
@@ -124,35 +198,26 @@ def _training(row: Row, settings: EvaluationSettings) -> TrainingSettings:
 
 def _loader(
     row: Row,
-    number: int,
+    images: ImageSet,
+    order: int,
     settings: EvaluationSettings,
     relabel: RelabelSettings,
     labelled: Labelled,
     source: Source,
-    run: Run,
+    engine: Engine,
 ) -> Epochs:
-    """What student `number` of a row sees. Each draws a random control of its own, so that the deviation includes the
-    draw; order and augmentation are the same in all rows."""
     full = row.images == "full"
     changes: AugmentSettings = settings.full_data.augment if full else relabel.augment
-    images: ImageSet
-    if row.images == "distilled":
-        images = labelled.distilled.images
-    elif row.images == "random":
-        per_class = len(labelled.distilled) // len(source.classes)
-        images = source.draw(per_class, seeding.stream(run.seed, "control", number))
-    else:
-        images = source.train
     loader = Loader(
-        images.to(run.device),
+        images,
         source.preprocessing,
         source.task,
         batch_size=_training(row, settings).batch_size,
-        seed=seeding.derive(run.seed, "student", "order", number),
+        seed=order,
         change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
         cutmix_alpha=0.0 if full else relabel.augment.cutmix,
         label=labelled.label if row.labels == "soft" else None,
-        even=run.engine.compiles and labelled.form is None,
+        even=engine.compiles and labelled.form is None,
     )
     if labelled.form is None or loader.label is None:
         return loader
@@ -177,3 +242,14 @@ def _soft_loss(kind: Literal["kl", "mse"], hard_share: float, temperature: float
         return soft + hard_share * cross_entropy(logits, batch.targets) if hard_share else soft
 
     return loss
+
+
+@cache
+def _of_each(loss: Loss, count: int) -> Loss:
+    """A loss for each of `count` networks that share a batch: what it is on the network's own part."""
+
+    def losses(logits: Tensor, batch: Batch) -> Tensor:
+        parts = zip(logits.chunk(count), batch.parts(count), strict=True)
+        return torch.stack([loss(some, part) for some, part in parts])
+
+    return losses

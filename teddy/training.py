@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,9 +18,11 @@ from teddy.data.images import ImageSet, in_order
 from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.preprocessing import Preprocessing
 from teddy.engine import Engine, Replayed
+from teddy.models.several import Several
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
+"""Logits and their batch → the loss, of several networks that of each."""
 Stepper = Callable[..., Tensor]
 AfterStep = Callable[[int, nn.Module], bool | None]
 """Told the number of steps done and the network to be used; may end the training by returning True."""
@@ -147,7 +150,8 @@ def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Ba
 
 def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
     network, optimizer = training.network, training.optimizer
-    forward = engine.compiled(_fit_for(engine, network))
+    fit = partial(_fit_for, engine)
+    forward = network.prepared(engine, fit) if isinstance(network, Several) else engine.compiled(fit(network))
 
     def step(*parts: Tensor) -> Tensor:
         batch = Batch(*parts)
@@ -155,11 +159,11 @@ def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
             logits = forward(batch.images)
         value = loss(logits, batch)
         optimizer.zero_grad()
-        value.backward()
+        value.sum().backward()  # so that no network's gradient depends on how many there are
         optimizer.step()
         if training.averaged:
             training.averaged.update(network)
-        return value.detach()
+        return value.detach().mean()
 
     return engine.replayed(step)
 
