@@ -8,7 +8,7 @@ from conftest import QUICK, QUICK_ARGUMENTS, Shown
 from rich.console import Console
 
 import teddy as library
-from teddy import estimation
+from teddy import estimation, students
 from teddy.config import Config
 from teddy.engine import Engine
 from teddy.estimation import _Pace, estimate_stages
@@ -40,14 +40,37 @@ def seconds(config: Config, digits: object) -> list[float]:
 
 @pytest.mark.usefixtures("given_pace")
 def test_stages_add_up(digits: object):
-    pool, synthesis, students = seconds(config_with(), digits)
+    pool, synthesis, evaluation = seconds(config_with(), digits)
     # 3 epochs of 6 batches; three members look at 1,438 + 359 images
     assert pool == pytest.approx(3 + 18 * 0.01 + 3 * (1438 + 359) * 0.001)
     # 4 indices × 2 blocks of classes, timed in fives
     assert synthesis == pytest.approx(3 + 50 / 5 * 8 * 0.01)
     # four rows of two students, two epochs of one batch; one of an epoch of six; twelve looks at the test images
     look = 12 * 359 * 0.001
-    assert students == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+    assert evaluation == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+
+
+def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pytest.MonkeyPatch):
+    groups = []
+
+    def pace(work: Callable[[], object]) -> _Pace:
+        work()
+        return _Pace(preparation=3.0, step=0.01)
+
+    def noting(loss: object, count: int) -> object:
+        groups.append(count)
+        return of_each(loss, count)
+
+    of_each = students._of_each
+    monkeypatch.setattr(students, "_of_each", noting)
+    monkeypatch.setattr(estimation, "_pace", pace)
+    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
+    config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
+    look = 12 * 359 * 0.001
+    # five students in groups of 2, 2 and 1, two epochs of one batch; two on the full data, an epoch of six
+    expected = 4 * (2 * 3 + 3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
+    assert seconds(config, digits)[2] == pytest.approx(expected)
+    assert groups == [2] * 5
 
 
 @pytest.mark.usefixtures("given_pace")
