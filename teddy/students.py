@@ -25,7 +25,7 @@ from teddy.progress import Stage
 from teddy.relabel import Labelled
 from teddy.run import Run
 from teddy.stored_labels import Replay, record
-from teddy.training import Loss, Training, accuracy, start_training, train_as
+from teddy.training import Loss, Training, accuracy, of_each, start_training, train_as
 
 TRAINING = "evaluation/training"  # state of those that are under way
 CURVE_POINTS = 12
@@ -180,7 +180,7 @@ def student_loss(row: Row, settings: EvaluationSettings, relabel: RelabelSetting
     """What students of a row lose; of several at the same time, what each loses on its part."""
     soft = _soft_loss(settings.loss, settings.hard_share, relabel.temperature)
     loss = soft if row.labels == "soft" else _hard_loss
-    return _of_each(loss, count) if count > 1 else loss
+    return of_each(loss, count) if count > 1 else loss
 
 
 def _random_control(number: int, labelled: Labelled, source: Source, seed: int) -> ImageSet:
@@ -242,14 +242,3 @@ def _soft_loss(kind: Literal["kl", "mse"], hard_share: float, temperature: float
         return soft + hard_share * cross_entropy(logits, batch.targets) if hard_share else soft
 
     return loss
-
-
-@cache
-def _of_each(loss: Loss, count: int) -> Loss:
-    """A loss for each of `count` networks that share a batch: what it is on the network's own part."""
-
-    def losses(logits: Tensor, batch: Batch) -> Tensor:
-        parts = zip(logits.chunk(count), batch.parts(count), strict=True)
-        return torch.stack([loss(some, part) for some, part in parts])
-
-    return losses

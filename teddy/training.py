@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -146,6 +146,17 @@ def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Ba
         training.steppers[loss, engine] = _prepared(training, loss, engine)
     step = training.steppers[loss, engine]
     return lambda batch: step(*(part for part in batch if part is not None))
+
+
+@cache  # the same function for the same loss, by which steppers are found
+def of_each(loss: Loss, count: int) -> Loss:
+    """A loss for each of `count` networks that share a batch: what it is on the network's own part."""
+
+    def losses(logits: Tensor, batch: Batch) -> Tensor:
+        parts = zip(logits.chunk(count), batch.parts(count), strict=True)
+        return torch.stack([loss(some, part) for some, part in parts])
+
+    return losses
 
 
 def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:

@@ -16,7 +16,7 @@ from teddy.models.layers import batch_norms
 from teddy.models.several import Several
 from teddy.models.zoo import build_network
 from teddy.relabel import make_labeller
-from teddy.training import MovingAverage, Training, make_optimizer, make_stepper
+from teddy.training import MovingAverage, Training, make_optimizer, make_stepper, of_each
 
 CPU = torch.device("cpu")
 COMPILED = Engine(CPU, compiles=True, backend="aot_eager")
@@ -121,7 +121,7 @@ def test_networks_trained_together_are_compiled_once_and_stay_the_same(network: 
         together = Several(copy.deepcopy(start))
         optimizer = make_optimizer("sgd", together, learning_rate=0.01, weight_decay=0.1, momentum=0.9)
         training = Training(together, optimizer, MovingAverage(together, 0.9))
-        step = make_stepper(training, losses_of_three, engine)
+        step = make_stepper(training, of_each(loss, 3), engine)
         for batch in batches:
             step(batch)
         results += [together, training.result]
@@ -132,11 +132,6 @@ def test_networks_trained_together_are_compiled_once_and_stay_the_same(network: 
     seen = results[2].state_dict()
     assert [int(value) for name, value in seen.items() if "num_batches" in name] == [3] * (len(batch_norms(results[2])))
     assert not torch.equal(*(next(each.parameters()) for each in results[2].networks[:2]))
-
-
-def losses_of_three(logits: Tensor, batch: Batch) -> Tensor:
-    parts = zip(logits.chunk(3), batch.parts(3), strict=True)
-    return torch.stack([loss(some, part) for some, part in parts])
 
 
 def test_networks_trained_together_are_given_fast_layers():

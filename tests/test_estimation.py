@@ -61,8 +61,8 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
         groups.append(count)
         return of_each(loss, count)
 
-    of_each = students._of_each
-    monkeypatch.setattr(students, "_of_each", noting)
+    of_each = students.of_each
+    monkeypatch.setattr(students, "of_each", noting)
     monkeypatch.setattr(estimation, "_pace", pace)
     monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
     config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
@@ -92,7 +92,7 @@ def test_random_images_need_no_synthesis(digits: object):
     assert seconds(config, digits)[1] == 0
 
 
-def test_a_few_steps_of_each_stage_are_really_made():
+def test_a_few_stepsof_each_stage_are_really_made():
     stages = list(library.estimate("digits", ipc=1, settings=QUICK, console=Console(quiet=True)))
     assert [stage.stage for stage in stages] == ["pool", "synthesis", "students: convnet-d1-w4-bn"]
     assert all(stage.seconds > 0 and stage.memory > 10**7 for stage in stages)
