@@ -1,6 +1,6 @@
 """What a run would take: the sums over stages, from a pace that is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -8,11 +8,12 @@ from conftest import QUICK, QUICK_ARGUMENTS, Shown
 from rich.console import Console
 
 import teddy as library
-from teddy import estimation, students
+from teddy import estimation
 from teddy.config import Config
 from teddy.engine import Engine
 from teddy.estimation import _Pace, estimate_stages
 from teddy.resolve import image_bytes, pool_bytes, resolve
+from teddy.students import student_loader
 
 SETTINGS = QUICK | {"pool.every": 1, "pool.training.epochs": 3, "method.iterations": 50, "method.classes_per_group": 5}
 
@@ -57,12 +58,11 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
         work()
         return _Pace(preparation=3.0, step=0.01)
 
-    def noting(loss: object, count: int) -> object:
-        groups.append(count)
-        return of_each(loss, count)
+    def noting(row: object, numbers: Sequence[int], *given: object, **more: object) -> object:
+        groups.append(len(numbers))
+        return student_loader(row, numbers, *given, **more)  # type: ignore[arg-type]
 
-    of_each = students.of_each
-    monkeypatch.setattr(students, "of_each", noting)
+    monkeypatch.setattr(estimation, "student_loader", noting)
     monkeypatch.setattr(estimation, "_pace", pace)
     monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
     config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
@@ -70,7 +70,7 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
     # five students in groups of 2, 2 and 1, two epochs of one batch; two on the full data, an epoch of six
     expected = 4 * (2 * 3 + 3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
     assert seconds(config, digits)[2] == pytest.approx(expected)
-    assert groups == [2] * 5
+    assert groups == [2, 1] * 4 + [2]
 
 
 @pytest.mark.usefixtures("given_pace")

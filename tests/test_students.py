@@ -119,6 +119,22 @@ def test_students_of_a_row_are_trained_in_groups_with_the_same_results(
     assert noted[23:] == [(0, 1, 2), (3, 4)] * 4 + [(0, 1, 2)]
 
 
+@pytest.mark.parametrize(("engine", "asked"), [(Engine(CPU), [4, 4, 4]), (GRAPHS, [12])])
+def test_labels_are_made_for_all_at_once_only_where_steps_are_captured(
+    engine: Engine, asked: list[int], labelled: Labelled, source: Source
+):
+    sizes: list[int] = []
+
+    def label(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return labelled.label(images)
+
+    noting = Labelled(labelled.distilled, label)
+    loader = student_loader(ROWS["distilled"], [0, 1, 2], WAYS["sgd"], RELABEL, noting, source, seed=0, engine=engine)
+    next(loader.epoch(0))
+    assert sizes == asked
+
+
 def test_stored_labels_are_replayed_to_each(labelled: Labelled, source: Source, run: Run):
     form = Form(2)
     single = student_loader(ROWS["distilled"], [7], WAYS["sgd"], RELABEL, labelled, source, seed=0, engine=run.engine)
