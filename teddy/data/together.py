@@ -13,7 +13,7 @@ from teddy.data.loaders import Batch, Draw, Epochs, Loader, augmented
 def together(loaders: Sequence[Epochs], *, label_at_once: bool = False) -> Epochs:
     """One for several with the same settings; each one's part of a batch is what it would be alone.
 
-    Only `label_at_once` rounds in another way: a GPU labels a large batch faster than several small ones.
+    Only `label_at_once` may round in another way: a GPU labels a large batch faster than several small ones.
     """
     if len(loaders) == 1:
         return loaders[0]
