@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from teddy.data.loaders import Batch, Loader, ahead, endless
+from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.source import Task
 from teddy.engine import Engine
 from teddy.models.zoo import build_network
@@ -68,7 +68,7 @@ def some_pool(network: str, task: Task, size: int, engine: Engine) -> Pool:
     return Pool(tuple(teachers))
 
 
-def prepared(step: Callable[[Batch], object], loader: Loader, engine: Engine) -> Callable[[], object]:
+def prepared(step: Callable[[Batch], object], loader: Epochs, engine: Engine) -> Callable[[], object]:
     """A step on the next batch, after everything that the first ones compile and capture."""
     batches = ahead(endless(loader), engine.device) if engine.captures else endless(loader)
     for _ in range(10):

@@ -18,9 +18,10 @@ from rich.console import Console
 
 import teddy
 from teddy.config import Config
-from teddy.evaluation import ROWS, Score
+from teddy.evaluation import Score
 from teddy.resolve import resolve
 from teddy.stored_labels import FILE as STORED
+from teddy.students import ROWS
 
 FORMS: dict[str, dict[str, Any]] = {
     "online from the pool": {},

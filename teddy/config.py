@@ -288,6 +288,9 @@ class EngineSettings(Settings):
     groups: Count | Literal["auto"] = Field(
         "auto", description="groups of images in one pass through a teacher, at most; fewer where memory runs out"
     )
+    students: Count | Literal["auto"] = Field(
+        "auto", description="students of a row trained at the same time, at most; on a GPU several small ones"
+    )
     data_parallel: Literal["auto"] | bool = Field(
         "auto",
         description="under torchrun all processes train the pool's base together, each on its part of every batch; "

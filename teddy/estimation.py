@@ -5,9 +5,9 @@ The arithmetic of a step does not depend on what has been learnt, so that a hand
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,22 @@ from teddy import seeding
 from teddy.config import Config, TrainingSettings
 from teddy.data.augment import draw_change
 from teddy.data.images import Images
-from teddy.data.loaders import Batch, Epochs, Loader, endless
+from teddy.data.loaders import Epochs, ahead, endless
 from teddy.data.source import Source
+from teddy.distilled import DistilledSet
 from teddy.engine import Engine, choose_engine
-from teddy.evaluation import CURVE_POINTS, ROWS, Row
-from teddy.matching.labels import cross_entropy, divergence
 from teddy.methods import METHODS
+from teddy.models.several import as_one
 from teddy.models.zoo import build_network
 from teddy.pool.build import check_pool
 from teddy.pool.measuring import measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.pool.training import teacher_loader, teacher_loss
 from teddy.progress import Unwatched
-from teddy.relabel import make_labeller
+from teddy.relabel import Labelled, make_labeller
 from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
 from teddy.run import pick_device
+from teddy.students import CURVE_POINTS, ROWS, Row, student_groups, student_loader, student_loss, student_steps
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side
@@ -40,6 +41,7 @@ from teddy.synthesis.steps import synthesize_images
 from teddy.training import Loss, accuracy, make_stepper, start_training
 
 LEAST_STEPS, MOST_STEPS, LONG_ENOUGH = 2, 50, 1.0  # steps timed: as many as fit into a second
+WITHOUT_WAITING = 10  # steps that the host may be ahead of a GPU by, as it is in training
 ITERATIONS = 5  # of synthesis, timed together
 SAMPLE, FEW = 1000, 64  # images on which a pass over the data is timed, and statistics are made up
 
@@ -164,56 +166,50 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
     generator = torch.Generator().manual_seed(0)
     shape = (count, source.channels, source.image_size, source.image_size)
     pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    distilled = Images(pixels, torch.arange(len(source.classes)).repeat_interleave(config.ipc)).to(engine.device)
+    images = Images(pixels, torch.arange(len(source.classes)).repeat_interleave(config.ipc))
+    distilled = DistilledSet(images, torch.zeros(count, len(source.classes)), source.classes, source.preprocessing)
     teachers = pool.teachers if relabel.teachers == "all" else pool.spread(relabel.teachers)
+    suited = engine.for_steps(evaluation.training.epochs * math.ceil(count / evaluation.training.batch_size))
+    label = make_labeller(
+        [teacher.network for teacher in teachers], relabel.average, relabel.temperature, suited, relabel.statistics
+    )
+    labelled = Labelled(distilled, label)
     test = _seconds_per_image(config, source, engine) * len(source.test) * CURVE_POINTS
     total = 0.0
     for row in ROWS.values():
-        training: TrainingSettings = evaluation.full_data if row.images == "full" else evaluation.training
-        students = evaluation.full_data_seeds if row.images == "full" else evaluation.seeds
-        steps = training.epochs * math.ceil(
-            (len(source.train) if row.images == "full" else count) / training.batch_size
+        full = row.images == "full"
+        training: TrainingSettings = evaluation.full_data if full else evaluation.training
+        students = evaluation.full_data_seeds if full else evaluation.seeds
+        steps = student_steps(row, evaluation, labelled, source)
+        groups = student_groups(
+            name, row, range(students), evaluation, labelled, source, engine, config.engine.students
         )
-        suited = engine.for_steps(steps)
-        label = make_labeller([teacher.network for teacher in teachers], "logits", 1.0, suited, relabel.statistics)
-        loader = _student_loader(row, config, source, distilled, label, training, engine.compiles)
-        pace = _pace_of(name, training, loader, _soft if row.labels == "soft" else _hard, source, suited)
-        total += pace.preparation + students * (steps * pace.step + test)
+        alike = row if full else Row("distilled", row.labels)  # a control need not be drawn to be timed
+        for size, times in Counter(map(len, groups)).items():
+            loader = student_loader(
+                alike, range(size), evaluation, relabel, labelled, source, seed=config.seed, engine=engine
+            )
+            loss = student_loss(row, evaluation, relabel, size)
+            pace = _pace_of(name, training, loader, loss, source, engine.for_steps(steps), size)
+            total += pace.preparation + times * steps * pace.step
+        total += students * test
     return total
 
 
-def _student_loader(
-    row: Row,
-    config: Config,
-    source: Source,
-    distilled: Images,
-    label: Callable[[torch.Tensor], torch.Tensor],
-    training: TrainingSettings,
-    even: bool,
-) -> Loader:
-    full = row.images == "full"
-    changes = config.evaluation.full_data.augment if full else config.relabel.augment
-    return Loader(
-        source.train.to(distilled.pixels.device) if full else distilled,
-        source.preprocessing,
-        source.task,
-        batch_size=training.batch_size,
-        seed=0,
-        change=partial(draw_change, **changes.model_dump(exclude={"cutmix"})),
-        cutmix_alpha=0.0 if full else config.relabel.augment.cutmix,
-        label=label if row.labels == "soft" else None,
-        even=even,
-    )
-
-
 def _pace_of(
-    network_name: str, settings: TrainingSettings, loader: Epochs, loss: Loss, source: Source, engine: Engine
+    network_name: str,
+    settings: TrainingSettings,
+    loader: Epochs,
+    loss: Loss,
+    source: Source,
+    engine: Engine,
+    at_once: int = 1,
 ) -> _Pace:
-    """Of training a network."""
+    """Of training a network, or so many at the same time."""
     with seeding.seeded(0):
-        network = engine.place(build_network(network_name, source.task)).train()
-    step = make_stepper(start_training(settings, network), loss, engine)
-    batches = endless(loader)
+        networks = [build_network(network_name, source.task) for _ in range(at_once)]
+    step = make_stepper(start_training(settings, engine.place(as_one(networks)).train()), loss, engine)
+    batches = ahead(endless(loader), engine.device)
     return _pace(lambda: step(next(batches)))
 
 
@@ -228,7 +224,9 @@ def _pace(work: Callable[[], object]) -> _Pace:
     while done < LEAST_STEPS or (done < MOST_STEPS and time.perf_counter() - prepared < LONG_ENOUGH):
         work()
         done += 1
-        _wait()
+        if done % WITHOUT_WAITING == 0:
+            _wait()
+    _wait()
     return _Pace(prepared - begin, (time.perf_counter() - prepared) / done)
 
 
@@ -249,15 +247,6 @@ def _untrained_pool(config: Config, source: Source, engine: Engine) -> Pool:
         means, variances = kept.means or measured.means, kept.variances or measured.variances
         teachers.append(Teacher(f"t{number}", 0.0, network, means, variances, measured.class_means))
     return Pool(tuple(teachers))
-
-
-def _soft(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    assert batch.teacher_logits is not None
-    return divergence(logits, batch.teacher_logits, 1.0)
-
-
-def _hard(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return cross_entropy(logits, batch.targets)
 
 
 def _wait() -> None:

@@ -62,7 +62,7 @@ class Run:
         self.seed = config.seed
         self.device = pick_device(config.device)
         self.engine = choose_engine(config.engine, self.device)
-        self.groups = config.engine.groups
+        self.groups, self.students = config.engine.groups, config.engine.students
         self.data_parallel = training_processes(config) > 1
         self.synchronise_norms = config.engine.synchronise_norms
         self.console = console or Console(stderr=True) if self.world.first else Console(quiet=True)

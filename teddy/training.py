@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -17,10 +18,12 @@ from teddy.data.images import ImageSet, in_order
 from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.preprocessing import Preprocessing
 from teddy.engine import Engine, Replayed
+from teddy.models.several import Several
 from teddy.parallel import ALONE, Processes
 from teddy.progress import Stage
 
 Loss = Callable[[Tensor, Batch], Tensor]
+"""Logits and their batch → the loss, of several networks that of each."""
 Stepper = Callable[..., Tensor]
 AfterStep = Callable[[int, nn.Module], bool | None]
 """Told the number of steps done and the network to be used; may end the training by returning True."""
@@ -147,9 +150,20 @@ def make_stepper(training: Training, loss: Loss, engine: Engine) -> Callable[[Ba
     return lambda batch: step(*(part for part in batch if part is not None))
 
 
+@cache  # the same function for the same loss, by which steppers are found
+def of_each(loss: Loss, count: int) -> Loss:
+    """A loss for each of `count` networks that share a batch: what it is on the network's own part."""
+
+    def losses(logits: Tensor, batch: Batch) -> Tensor:
+        parts = zip(logits.chunk(count), batch.parts(count), strict=True)
+        return torch.stack([loss(some, part) for some, part in parts])
+
+    return losses
+
+
 def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
     network, optimizer, processes = training.network, training.optimizer, training.processes
-    forward = processes.joined(network, engine.compiled(_fit_for(engine, processes.network(network))))
+    forward = processes.joined(network, _forward(engine, processes.network(network)))
 
     def step(*parts: Tensor) -> Tensor:
         batch = Batch(*parts)
@@ -157,13 +171,18 @@ def _prepared(training: Training, loss: Loss, engine: Engine) -> Stepper:
             logits = forward(batch.images)
         part, value = processes.mean(loss(logits, batch), len(batch.images))
         optimizer.zero_grad()
-        part.backward()
+        part.sum().backward()  # so that no network's gradient depends on how many there are
         optimizer.step()
         if training.averaged:
             training.averaged.update(network)
-        return value
+        return value.mean()
 
     return engine.replayed(step)
+
+
+def _forward(engine: Engine, network: nn.Module) -> Callable[..., Tensor]:
+    fit = partial(_fit_for, engine)
+    return network.prepared(engine, fit) if isinstance(network, Several) else engine.compiled(fit(network))
 
 
 def _fit_for(engine: Engine, network: nn.Module) -> nn.Module:

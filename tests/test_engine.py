@@ -12,9 +12,11 @@ from teddy.data.loaders import Batch
 from teddy.data.source import Task
 from teddy.engine import WORTH_CAPTURING, WORTH_COMPILING, Engine, choose_engine, side_by_side
 from teddy.matching.labels import cross_entropy, ensemble
+from teddy.models.layers import batch_norms
+from teddy.models.several import Several
 from teddy.models.zoo import build_network
 from teddy.relabel import make_labeller
-from teddy.training import MovingAverage, Training, make_optimizer, make_stepper
+from teddy.training import MovingAverage, Training, make_optimizer, make_stepper, of_each
 
 CPU = torch.device("cpu")
 COMPILED = Engine(CPU, compiles=True, backend="aot_eager")
@@ -117,6 +119,49 @@ def test_compiled_steps_train_the_same_network(ema: float | None):
         results.append(training.result)
     for (name, plain), other in zip(results[0].state_dict().items(), results[1].state_dict().values(), strict=True):
         torch.testing.assert_close(other, plain, msg=name)
+
+
+@pytest.mark.parametrize("network", ["convnet-d2-w16-bn", "resnet18"])
+def test_networks_trained_together_are_compiled_once_and_stay_the_same(network: str):
+    torch.manual_seed(0)
+    start = [build_network(network, TASK).train() for _ in range(3)]
+    batches = [Batch(torch.randn(18, 1, 16, 16), torch.eye(3).repeat(6, 1)) for _ in range(3)]
+    results: list[nn.Module] = []
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for engine in (Engine(CPU), COMPILED):
+        together = Several(copy.deepcopy(start))
+        optimizer = make_optimizer("sgd", together, learning_rate=0.01, weight_decay=0.1, momentum=0.9)
+        training = Training(together, optimizer, MovingAverage(together, 0.9))
+        step = make_stepper(training, of_each(loss, 3), engine)
+        for batch in batches:
+            step(batch)
+        results += [together, training.result]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    for plain, compiled in (results[::2], results[1::2]):
+        for (name, value), other in zip(plain.state_dict().items(), compiled.state_dict().values(), strict=True):
+            torch.testing.assert_close(other, value, msg=name)
+    seen = results[2].state_dict()
+    assert [int(value) for name, value in seen.items() if "num_batches" in name] == [3] * (len(batch_norms(results[2])))
+    assert not torch.equal(*(next(each.parameters()) for each in results[2].networks[:2]))
+
+
+def test_networks_trained_together_are_given_fast_layers():
+    pytest.importorskip("triton")
+    from teddy.models.fast_layers import FastConvolution, with_fast_layers
+
+    torch.manual_seed(0)
+    together, images = Several(build_network("resnet18", TASK) for _ in range(2)), torch.randn(8, 1, 16, 16)
+    fitted: list[nn.Module] = []
+
+    def fit(network: nn.Module) -> nn.Module:
+        fitted.append(with_fast_layers(network))
+        return fitted[-1]
+
+    expected = copy.deepcopy(together)(images)
+    torch.testing.assert_close(together.prepared(COMPILED, fit)(images), expected)
+    (structure,) = fitted
+    assert isinstance(structure.conv1, FastConvolution)
+    assert structure.conv1.weight.is_meta
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])

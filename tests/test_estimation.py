@@ -1,6 +1,6 @@
 """What a run would take: the sums over stages, from a pace that is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from teddy.config import Config
 from teddy.engine import Engine
 from teddy.estimation import _Pace, estimate_stages
 from teddy.resolve import image_bytes, pool_bytes, resolve
+from teddy.students import student_loader
 
 SETTINGS = QUICK | {"pool.every": 1, "pool.training.epochs": 3, "method.iterations": 50, "method.classes_per_group": 5}
 
@@ -40,14 +41,36 @@ def seconds(config: Config, digits: object) -> list[float]:
 
 @pytest.mark.usefixtures("given_pace")
 def test_stages_add_up(digits: object):
-    pool, synthesis, students = seconds(config_with(), digits)
+    pool, synthesis, evaluation = seconds(config_with(), digits)
     # 3 epochs of 6 batches; three members look at 1,438 + 359 images
     assert pool == pytest.approx(3 + 18 * 0.01 + 3 * (1438 + 359) * 0.001)
     # 4 indices × 2 blocks of classes, timed in fives
     assert synthesis == pytest.approx(3 + 50 / 5 * 8 * 0.01)
     # four rows of two students, two epochs of one batch; one of an epoch of six; twelve looks at the test images
     look = 12 * 359 * 0.001
-    assert students == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+    assert evaluation == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+
+
+def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pytest.MonkeyPatch):
+    groups = []
+
+    def pace(work: Callable[[], object]) -> _Pace:
+        work()
+        return _Pace(preparation=3.0, step=0.01)
+
+    def noting(row: object, numbers: Sequence[int], *given: object, **more: object) -> object:
+        groups.append(len(numbers))
+        return student_loader(row, numbers, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(estimation, "student_loader", noting)
+    monkeypatch.setattr(estimation, "_pace", pace)
+    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
+    config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
+    look = 12 * 359 * 0.001
+    # five students in groups of 2, 2 and 1, two epochs of one batch; two on the full data, an epoch of six
+    expected = 4 * (2 * 3 + 3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
+    assert seconds(config, digits)[2] == pytest.approx(expected)
+    assert groups == [2, 1] * 4 + [2]
 
 
 @pytest.mark.usefixtures("given_pace")
@@ -67,6 +90,12 @@ def test_every_kind_of_pool(digits: object, settings: dict[str, object], expecte
 def test_random_images_need_no_synthesis(digits: object):
     config = resolve("digits", ipc=4, method="random", recipe=None, settings=SETTINGS)
     assert seconds(config, digits)[1] == 0
+
+
+@pytest.mark.usefixtures("given_pace")
+def test_without_the_full_data_the_rest_is_estimated(digits: object):
+    *_, evaluation = seconds(config_with(**{"evaluation.full_data_seeds": 0}), digits)
+    assert evaluation == pytest.approx(4 * (3 + 2 * (2 * 0.01 + 12 * 359 * 0.001)))
 
 
 def test_a_few_steps_of_each_stage_are_really_made():

@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from teddy import evaluation
+from teddy import evaluation, students
 from teddy.config import EvaluationSettings, RelabelSettings
 from teddy.data.loaders import Batch, Loader
 from teddy.data.source import Source
 from teddy.distilled import DistilledSet
 from teddy.errors import NumbersError
-from teddy.evaluation import ROWS, Score, evaluate_students
+from teddy.evaluation import Score, evaluate_students
 from teddy.relabel import Labelled
 from teddy.report.table import result_lines
 from teddy.run import Run
+from teddy.students import ROWS
 from teddy.training import Training
 
 SETTINGS = EvaluationSettings.model_validate(
@@ -67,8 +68,8 @@ def test_all_rows_but_the_full_data_train_in_the_same_way(
         seen.append((settings, loader, [parameter.clone() for parameter in training.network.parameters()]))
         return original(settings, training, loader, *_, **given)
 
-    original = evaluation.train_as
-    monkeypatch.setattr(evaluation, "train_as", note)
+    original = students.train_as
+    monkeypatch.setattr(students, "train_as", note)
     evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     rows = {name: seen[2 * place : 2 * place + 2] for place, name in enumerate(ROWS)}
     for number in range(2):
@@ -93,8 +94,8 @@ def test_students_that_are_there_are_not_trained_again(
 ):
     first = evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     trained = []
-    original = evaluation.train_student
-    monkeypatch.setattr(evaluation, "train_student", lambda *given: trained.append(1) or original(*given))
+    original = evaluation.train_students
+    monkeypatch.setattr(evaluation, "train_students", lambda *given: trained.append(1) or original(*given))
     assert evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run) == first
     assert not trained
     more = evaluate_students(SETTINGS.model_copy(update={"seeds": 3}), RelabelSettings(), labelled, source, run)
@@ -118,7 +119,7 @@ def test_the_soft_losses_by_hand(kind: str, share: float):
     p = 1 / (1 + math.exp(-0.5))  # of the larger logit at temperature 2
     soft = 4 * (p * math.log(p / (1 - p)) + (1 - p) * math.log((1 - p) / p)) if kind == "kl" else 1.0
     hard = math.log(1 + math.exp(-1.0))
-    value: Tensor = evaluation._soft_loss(kind, share, 2.0)(logits, batch)
+    value: Tensor = students._soft_loss(kind, share, 2.0)(logits, batch)
     assert value.item() == pytest.approx(soft + share * hard, rel=1e-5)
 
 

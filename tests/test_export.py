@@ -19,8 +19,8 @@ from torchvision.datasets import ImageFolder
 
 from teddy.distilled import read_distilled, sha256
 from teddy.errors import TeddyError
-from teddy.evaluation import ROWS
 from teddy.exporting import FORMATS, export, folder_names
+from teddy.students import ROWS
 
 CLASSES = {
     "plain": ("cat", "dog", "emu"),

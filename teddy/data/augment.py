@@ -6,6 +6,7 @@ Shapes: B images, C channels, H × W pixels; K classes.
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +68,13 @@ def apply_change(images: Tensor, change: Change, fill: Tensor | None = None) -> 
     if maps is not None:
         return resample(images, maps, fill, offsets)
     return images if offsets is None else roll_each(images, offsets)
+
+
+def joined(changes: Sequence[Change]) -> Change:
+    """Those of batches one after the other, for all their images."""
+    maps = [change.maps for change in changes if change.maps is not None]
+    offsets = [change.offsets for change in changes if change.offsets is not None]
+    return Change(torch.cat(maps) if maps else None, torch.cat(offsets) if offsets else None)
 
 
 def affine_maps(

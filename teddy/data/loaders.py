@@ -23,6 +23,11 @@ class Batch(NamedTuple):
     targets: Tensor
     teacher_logits: Tensor | None = None
 
+    def parts(self, count: int) -> "list[Batch]":
+        """As many batches of the same size, one after the other."""
+        cut = [part.chunk(count) for part in self if part is not None]
+        return [Batch(*some) for some in zip(*cut, strict=True)]
+
 
 class Epochs(Protocol):
     """What a network is trained on."""

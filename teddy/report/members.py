@@ -12,11 +12,11 @@ from teddy.config import Config
 from teddy.data.images import ImageSet, in_order
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Source
-from teddy.evaluation import ROWS, student_steps, train_student
 from teddy.matching.labels import divergence
 from teddy.pool.store import Index, read_teachers
 from teddy.relabel import Labelled
 from teddy.run import Run
+from teddy.students import ROWS, student_steps, train_students
 from teddy.training import evaluating
 
 ROW = ROWS["distilled"]
@@ -66,8 +66,8 @@ def student_distances(folder: Path, config: Config, labelled: Labelled, source: 
     """Train the first student of the run's evaluation again, and compare it with each teacher on the test images."""
     name = config.evaluation.networks[0]
     with run.stage("distance", f"{name}: distilled", student_steps(ROW, config.evaluation, labelled, source)) as stage:
-        student, _ = train_student(
-            name, ROW, 0, config.evaluation, config.relabel, labelled, source, run, stage
+        ((student, _),) = train_students(
+            name, ROW, [0], config.evaluation, config.relabel, labelled, source, run, stage
         )  # fmt: skip
     test = source.test.to(run.device)
     return [

@@ -9,8 +9,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from teddy.evaluation import ROWS, Results, Score
+from teddy.evaluation import Results, Score
 from teddy.pool.store import Member
+from teddy.students import ROWS
 
 COLOURS = {
     "distilled": "#c2410c",

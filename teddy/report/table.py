@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from teddy.evaluation import ROWS, Results, Score, Student
+from teddy.evaluation import Results, Score
+from teddy.students import ROWS, Student
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from teddy.data.augment import Change, apply_change
+from teddy.data.augment import Change, apply_change, joined
 from teddy.matching.statistics import GroupLabels
 from teddy.pool.pool import Teacher
 from teddy.synthesis.groups import Group, group_labels
@@ -44,7 +44,7 @@ class Wave:
         """Augment, compare, step, clamp; gives the terms."""
         group_size = self._labels.members.shape[1]
         changes = [change(group_size, generator) for generator in self._augmentations]
-        changed = apply_change(self.images, _joined(changes))
+        changed = apply_change(self.images, joined(changes))
         gradient, terms = gather(changed, self._labels, [next(drawn) for drawn in self._draws])
         self._optimizer.zero_grad()
         changed.backward(gradient)
@@ -87,10 +87,3 @@ class Wave:
         for drawn in self._draws:
             for _ in range(self.done):
                 next(drawn)
-
-
-def _joined(changes: Sequence[Change]) -> Change:
-    """One after the other."""
-    maps = [change.maps for change in changes if change.maps is not None]
-    offsets = [change.offsets for change in changes if change.offsets is not None]
-    return Change(torch.cat(maps) if maps else None, torch.cat(offsets) if offsets else None)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import teddy
 from teddy import evaluation
 from teddy.data.augment import Change
-from teddy.evaluation import ROWS
+from teddy.students import ROWS
 from teddy.synthesis import wave
 
 VARIANTS = {
@@ -138,7 +138,7 @@ def test_a_run_that_is_complete_is_not_made_again(outcome: teddy.Outcome):
 def test_an_interrupted_run_ends_with_the_same_bytes(
     outcome: teddy.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    original, trained = evaluation.train_student, []
+    original, trained = evaluation.train_students, []
 
     def die_at_the_third(*given: object) -> object:
         trained.append(1)
@@ -146,7 +146,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
             raise KeyboardInterrupt
         return original(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(evaluation, "train_student", die_at_the_third)
+    monkeypatch.setattr(evaluation, "train_students", die_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         distill(tmp_path / "run")
     assert not (tmp_path / "run" / "manifest.json").exists()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from teddy.evaluation import Student
 from teddy.report.table import mean_curve, steps_to_reach, time_saved
+from teddy.students import Student
 
 
 def student(*accuracies: float) -> Student:
