@@ -37,7 +37,12 @@ class AugmentSettings(Settings):
     shift: Weight = Field(0.0, description="largest shift in pixels, black outside")
     flip: Share = Field(0.0, description="probability of a horizontal flip")
     roll: Whole = Field(0, description="largest cyclic shift in pixels")
+    colour: tuple[Weight, Weight, Weight] | None = Field(
+        None, description="brightness, saturation and contrast as DSA counts them; its own are 1, 2 and 0.5"
+    )
+    cutout: Share = Field(0.0, description="side of a square hole, as a share of the image's")
     shared: bool = Field(False, description="one draw for the whole batch, as SRe²L does")
+    one_of: bool = Field(False, description="one of the kinds above for each batch, drawn too, as DSA does")
 
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> Self:
@@ -264,6 +269,12 @@ class RelabelSettings(Settings):
         None, description="stored: what does not fit is cut down, epochs first, then classes"
     )
     augment: MixedAugmentSettings = MixedAugmentSettings(crop=(0.08, 1.0), flip=0.5)
+
+    @model_validator(mode="after")
+    def _what_is_stored_can_be_stored(self) -> Self:
+        if self.labels == "stored" and (self.augment.colour or self.augment.cutout):
+            raise ValueError("labels: stored labels know no colours and holes; leave labels online, or augment without")
+        return self
 
 
 class EvaluationSettings(Settings):

@@ -304,7 +304,7 @@ def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
         raise TeddyError(
             f"--out {folder}: its {CONFIG} is damaged; put it back, or start over with --overwrite"
         ) from None
-    difference = _first_difference(before, yaml.safe_load(config.to_yaml()))
+    difference = _first_difference(_with_new_settings(before, type(config)), yaml.safe_load(config.to_yaml()))
     if difference:
         raise TeddyError(
             f"--out {folder}: holds a run with another configuration ({difference}); the settings of then go on with "
@@ -321,6 +321,14 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _with_new_settings(before: Any, kind: type[PoolConfig]) -> Any:
+    """A configuration of then with the defaults of what there was not yet: they are what was done without it."""
+    try:
+        return yaml.safe_load(kind.model_validate_json(json.dumps(before)).to_yaml())
+    except (ValueError, TypeError):  # what it names is gone, or was never a setting
+        return before
 
 
 def _first_difference(before: Any, now: Any, path: str = "") -> str | None:

@@ -71,6 +71,10 @@ MISTAKES = {
         ["digits", "--ipc", 1, "--set", "method.tiles=3"],
         "method.tiles: 3 does not divide images of 16 pixels a side",
     ),
+    "stored labels of coloured images": (
+        ["digits", "--ipc", 1, "--set", "relabel.labels=stored", "--set", "relabel.augment.cutout=0.5"],
+        "relabel: labels: stored labels know no colours and holes; leave labels online, or augment without",
+    ),
     "an unknown method": (["digits", "--ipc", 1, "--method", "tedy"], "unknown method 'tedy'; did you mean 'teddy'?"),
     "an unknown method in a setting": (["digits", "--ipc", 1, "--set", "method.name=tedy"], "unknown method 'tedy'"),
     "an unknown network": (

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from teddy.config import Config
@@ -78,6 +79,28 @@ def test_the_same_configuration_goes_on_and_another_is_refused_with_the_differen
     assert (folder / "kept").exists()
     with new_run(folder, other, bytes_needed=0, overwrite=True, console=quiet):
         assert not (folder / "kept").exists()
+
+
+def test_a_run_from_before_a_setting_was_there_goes_on_unless_the_setting_is_used(
+    tmp_path: Path, config: Config, quiet: Console
+):
+    folder = tmp_path / "run"
+    with new_run(folder, config, bytes_needed=0, console=quiet):
+        pass
+    older = yaml.safe_load((folder / "config.yaml").read_text())
+    del older["engine"]["students"], older["method"]["tiles"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(older))
+    with new_run(folder, config, bytes_needed=0, console=quiet):
+        pass
+    used = config.model_copy(update={"method": config.method.model_copy(update={"tiles": 2})})
+    with (
+        pytest.raises(TeddyError, match=r"another configuration \(method.tiles was 1, now 2\)"),
+        new_run(folder, used, bytes_needed=0, console=quiet),
+    ):
+        pass
+    (folder / "config.yaml").write_text(yaml.safe_dump(older | {"no longer": 1}))
+    with pytest.raises(TeddyError, match="another configuration"), new_run(folder, config, bytes_needed=0):
+        pass
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

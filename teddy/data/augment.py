@@ -1,29 +1,44 @@
 """Augmentation of whole batches on the device, each image with its own draw.
 
-Crop, zoom, rotation, shift and flip are one affine map per image and one resampling, differentiable in the images.
+Crop, zoom, rotation, shift and flip are one affine map per image and one resampling. All is differentiable in the
+images.
 Shapes: B images, C channels, H × W pixels; K classes.
 """
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from teddy.data.colour import Colour, coloured, draw_colours, draw_holes, with_holes
 from teddy.data.memory import brought
 
 Range = tuple[float, float]
+NOTHING: dict[str, Any] = {
+    "crop": None, "scale": None, "rotate": 0.0, "shift": 0.0, "flip": 0.0, "roll": 0, "colour": None, "cutout": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to each image of a batch: an affine map [B, 2, 3], then a cyclic shift [B, 2] (down, right)."""
+    """What happens to each image of a batch: an affine map [B, 2, 3], a cyclic shift [B, 2] (down, right), other
+    colours [B, 3] (added brightness, factors of saturation and contrast), a hole [B, 3] (where its middle is from above
+    and from the left, and its side, as shares of the image's)."""
 
     maps: Tensor | None = None
     offsets: Tensor | None = None
+    colours: Tensor | None = None
+    holes: Tensor | None = None
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Change":
+        """The function of everything that there is."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return Change(*(None if value is None else function(value) for value in values))
 
 
 @dataclass(frozen=True)
@@ -47,34 +62,52 @@ def draw_change(
     shift: float = 0.0,
     flip: float = 0.0,
     roll: int = 0,
+    colour: Colour | None = None,
+    cutout: float = 0.0,
     shared: bool = False,
+    one_of: bool = False,
 ) -> Change:
-    """A change for each of `count` images, or one that they share."""
+    """A change for each of `count` images, or one that they share; of all its kinds, or of one of them, drawn too."""
     draws = 1 if shared else count
-    maps = offsets = None
+    asked: dict[str, Any] = {"crop": crop, "scale": scale, "rotate": rotate, "shift": shift, "flip": flip, "roll": roll,
+             "colour": colour, "cutout": cutout}  # fmt: skip
+    kinds = [name for name, value in asked.items() if value]
+    if one_of:
+        kinds = [kinds[int(torch.randint(len(kinds), (1,), generator=generator))]] if kinds else []
+    drawn = {name: value if name in kinds else NOTHING[name] for name, value in asked.items()}
+    maps = offsets = colours = holes = None
+    # What is asked for and not drawn is there too, and changes nothing: batches of one loader are all of one form.
     if crop or scale or rotate or shift or flip:
-        shifts = (2 * shift / width, 2 * shift / height)
+        shifts = (2 * drawn["shift"] / width, 2 * drawn["shift"] / height)
         maps = affine_maps(
-            draws, generator, crop=crop, ratio=ratio, scale=scale, rotate=rotate, shift=shifts, flip=flip
-        ).expand(count, 2, 3)
+            draws, generator, crop=drawn["crop"], ratio=ratio, scale=drawn["scale"], rotate=drawn["rotate"],
+            shift=shifts, flip=drawn["flip"],
+        )  # fmt: skip
     if roll:
-        offsets = torch.randint(-roll, roll + 1, (draws, 2), generator=generator).expand(count, 2)
-    return Change(maps, offsets)
+        offsets = torch.randint(-drawn["roll"], drawn["roll"] + 1, (draws, 2), generator=generator)
+    if colour:
+        colours = draw_colours(draws, generator, drawn["colour"])
+    if cutout:
+        holes = draw_holes(draws, generator, drawn["cutout"])
+    return Change(maps, offsets, colours, holes).each(lambda part: part.expand(count, *part.shape[1:]))
 
 
 def apply_change(images: Tensor, change: Change, fill: Tensor | None = None) -> Tensor:
     """The images, each changed in its way."""
-    maps, offsets = (None if part is None else brought(part, images.device) for part in (change.maps, change.offsets))
-    if maps is not None:
-        return resample(images, maps, fill, offsets)
-    return images if offsets is None else roll_each(images, offsets)
+    change = change.each(lambda part: brought(part, images.device))
+    if change.maps is not None:
+        images = resample(images, change.maps, fill, change.offsets)
+    elif change.offsets is not None:
+        images = roll_each(images, change.offsets)
+    if change.colours is not None:
+        images = coloured(images, change.colours)
+    return images if change.holes is None else with_holes(images, change.holes)
 
 
 def joined(changes: Sequence[Change]) -> Change:
     """Those of batches one after the other, for all their images."""
-    maps = [change.maps for change in changes if change.maps is not None]
-    offsets = [change.offsets for change in changes if change.offsets is not None]
-    return Change(torch.cat(maps) if maps else None, torch.cat(offsets) if offsets else None)
+    parts = ([getattr(change, field.name) for change in changes] for field in fields(Change))
+    return Change(*(torch.cat(some) if some and some[0] is not None else None for some in parts))
 
 
 def affine_maps(

@@ -51,12 +51,9 @@ class Draw(NamedTuple):
         if of == 1:
             return self
         assert self.mix is None
-        rows, maps, offsets = (
-            None if whole is None else whole.tensor_split(of)[number]
-            for whole in (self.rows, self.change.maps, self.change.offsets)
+        return Draw(
+            self.rows.tensor_split(of)[number], self.change.each(lambda whole: whole.tensor_split(of)[number]), None
         )
-        assert rows is not None
-        return Draw(rows, Change(maps, offsets), None)
 
 
 class Loader:

@@ -15,9 +15,11 @@ from teddy.data.augment import (
     crop_sides,
     draw_change,
     draw_mix,
+    joined,
     resample,
     roll_each,
 )
+from teddy.data.colour import coloured, draw_colours, with_holes
 
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -168,3 +170,62 @@ def test_a_crop_and_a_roll_are_one_after_the_other():
     assert change.offsets is not None
     expected = roll_each(resample(images, change.maps), change.offsets)
     torch.testing.assert_close(apply_change(images, change), expected, rtol=0, atol=0)
+
+
+def test_colours_by_hand():
+    images = torch.tensor([[1.0, 3.0], [5.0, 7.0]]).view(1, 2, 1, 2)  # two channels, two pixels
+    brighter = coloured(images, torch.tensor([[0.5, 1.0, 1.0]]))
+    torch.testing.assert_close(brighter, images + 0.5)
+    grey = coloured(images, torch.tensor([[0.0, 0.0, 1.0]]))  # the channels' mean in each pixel
+    torch.testing.assert_close(grey, torch.tensor([3.0, 5.0]).view(1, 1, 1, 2).expand(1, 2, 1, 2))
+    flat = coloured(images, torch.tensor([[0.0, 1.0, 0.5]]))  # halfway to the image's mean, 4
+    torch.testing.assert_close(flat, torch.tensor([[2.5, 3.5], [4.5, 5.5]]).view(1, 2, 1, 2))
+    torch.testing.assert_close(coloured(images, draw_colours(1, torch.Generator(), None)), images)
+
+
+def test_colours_are_drawn_as_dsa_does():
+    drawn = draw_colours(2000, torch.Generator().manual_seed(0), (1.0, 2.0, 0.5))
+    for column, (low, high) in zip(drawn.T, [(-0.5, 0.5), (0.0, 2.0), (0.5, 1.5)], strict=True):
+        assert low <= column.min() < low + 0.01
+        assert high - 0.01 < column.max() <= high
+
+
+def test_a_hole_is_a_square_of_the_mean_colour_cut_off_at_the_edge():
+    images = torch.ones(2, 3, 8, 8)
+    made = with_holes(images, torch.tensor([[0.5, 0.25, 0.5], [0.0, 1.0, 0.5]]))
+    assert (made[0, :, 2:6, 0:4] == 0).all()
+    assert made[0].sum() == 3 * (64 - 16)
+    assert (made[1, :, :2, 6:] == 0).all()
+    assert made[1].sum() == 3 * (64 - 4)
+
+
+def test_one_kind_of_change_a_batch_is_drawn_and_the_others_change_nothing():
+    kinds = {"shift": 2.0, "flip": 0.5, "rotate": 15.0, "scale": (0.8, 1.2), "colour": (1.0, 2.0, 0.5), "cutout": 0.5}
+    images = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    seen = set()
+    for seed in range(60):
+        change = draw_change(16, 8, 8, torch.Generator().manual_seed(seed), one_of=True, **kinds)
+        assert change.maps is not None
+        assert change.colours is not None
+        assert change.holes is not None
+        alone = {
+            "moved": not torch.equal(change.maps, torch.eye(2, 3).expand(16, 2, 3)),
+            "coloured": not torch.equal(change.colours, torch.tensor([0.0, 1.0, 1.0]).expand(16, 3)),
+            "cut": bool((change.holes[:, 2] > 0).any()),
+        }
+        assert sum(alone.values()) <= 1
+        seen |= {name for name, there in alone.items() if there}
+        if not any(alone.values()):
+            continue
+        assert not torch.equal(apply_change(images, change), images)
+    assert seen == {"moved", "coloured", "cut"}
+    nothing = draw_change(16, 8, 8, torch.Generator(), one_of=True)
+    assert apply_change(images, nothing) is images
+
+
+def test_all_kinds_of_change_are_joined():
+    kinds = {"roll": 2, "flip": 0.5, "colour": (1.0, 2.0, 0.5), "cutout": 0.5, "one_of": True}
+    images = torch.randn(6, 3, 8, 8)
+    changes = [draw_change(3, 8, 8, torch.Generator().manual_seed(seed), **kinds) for seed in (1, 5)]
+    apart = torch.cat([apply_change(part, change) for part, change in zip(images.split(3), changes, strict=True)])
+    torch.testing.assert_close(apply_change(images, joined(changes)), apart)

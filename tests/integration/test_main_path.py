@@ -23,6 +23,12 @@ VARIANTS = {
     "class-wise": {"method.statistics": "class-wise", "method.initial": "real"},
     "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
     "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
+    "one of DSA's changes a batch": {
+        "relabel.augment": {
+            "colour": [1.0, 2.0, 0.5], "cutout": 0.5, "flip": 0.5, "scale": [0.8, 1.2], "rotate": 15, "shift": 2,
+            "one_of": True, "cutmix": 0,
+        }
+    },
     "from mosaics": {"method.initial": "real", "method.tiles": 2},
     "labels by the batch's statistics, stored": {"relabel.statistics": "batch", "relabel.labels": "stored"},
     "one converged teacher": {"method.name": "sre2l", "method.teachers": 1},
