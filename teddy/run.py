@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import yaml
@@ -37,6 +37,7 @@ from teddy.version import __version__
 
 CONFIG = "config.yaml"
 MANIFEST = "manifest.json"
+STAGES = "stages.json"
 SOURCE, SEEN = "source.json", "source_files.json.gz"
 NAMED = 3  # files that an error names
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -46,11 +47,18 @@ UNCHECKED = {
     SEEN,
     "log.txt",
     "metrics.jsonl",
-    "timings.json",
+    STAGES,
     *LOCKING,
 }  # what differs between runs that are the same
 PASSED_OVER = {"tensorboard", SUMS}  # folders
 VERSIONED = ("torch", "torchvision", "numpy", "pillow", "scikit-learn")
+
+
+class StageCost(TypedDict):
+    """What a stage took: time, and on a GPU the most memory that it held."""
+
+    seconds: float
+    gpu_bytes: int | None
 
 
 class Run:
@@ -87,12 +95,15 @@ class Run:
         """A stage of `total` steps: shown, logged, measured, timed."""
         self._log.info("%s: %d steps", title, total)
         start = time.monotonic()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         with watched(self.console, self.metrics, name, title, total) as stage:
             yield stage
         seconds = time.monotonic() - start
         self._log.info("%s: done in %.1f s", title, seconds)
         if self.world.first:
-            self.write_json("timings.json", {**self.timings(), name: round(seconds, 2)})
+            memory = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+            self.write_json(STAGES, {**self.stages(), name: {"seconds": round(seconds, 2), "gpu_bytes": memory}})
 
     def once(self, name: str, work: Callable[[], object]) -> None:
         """Work that the first process does for all, while the others wait."""
@@ -100,10 +111,10 @@ class Run:
             work()
         self.world.wait(name)
 
-    def timings(self) -> dict[str, float]:
-        """Seconds that each stage took when it last ran."""
-        times: dict[str, float] = self.read_json("timings.json") if self.has("timings.json") else {}
-        return times
+    def stages(self) -> dict[str, StageCost]:
+        """What each stage took when it last ran."""
+        costs: dict[str, StageCost] = self.read_json(STAGES) if self.has(STAGES) else {}
+        return costs
 
     def has(self, name: str) -> bool:
         """Whether an artefact is there; what is there is whole."""

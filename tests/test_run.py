@@ -152,7 +152,7 @@ def test_a_stage_keeps_a_curve_and_its_time(run: Run):
     points = read_metrics(run.folder, "synthesis")
     assert POINTS_PER_STAGE <= len(points) <= POINTS_PER_STAGE + 1
     assert all(point["loss"] == point["step"] - 1 for point in points)
-    assert "synthesis" in run.timings()
+    assert run.stages()["synthesis"]["seconds"] >= 0
     assert "synthesis: done in" in (run.folder / "log.txt").read_text()
 
 

@@ -47,7 +47,7 @@ def make_page(run: Run, config: Config) -> Path:
         num_images=len(distilled),
         losses=plots.loss_curves(synthesis) if synthesis else "",
         pool=plots.pool_accuracies(read_index(run.folder)["members"]),
-        timings=run.timings(),
+        stages=run.stages(),
         resolved=(run.folder / CONFIG).read_text(encoding="utf-8"),
         versions=versions(),
     )

@@ -1,0 +1,66 @@
+"""What docs/RESULTS.md says of finished runs: a table of everything that a figure needs beside it.
+
+python bench/cells.py RUN [RUN …]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from teddy.config import Config, parse_config, read_recipe
+from teddy.evaluation import RESULTS, Results
+from teddy.files import read_checked
+from teddy.pool.store import read_index
+from teddy.report.table import result_lines, time_saved
+from teddy.run import CONFIG, STAGES
+from teddy.stored_labels import FILE as STORED
+
+
+def main() -> None:
+    """Every run, one after the other."""
+    for folder in map(Path, sys.argv[1:]):
+        config = parse_config(read_recipe(folder / CONFIG))
+        for line in described(folder, config):
+            print(line)
+        print()
+
+
+def described(folder: Path, config: Config) -> list[str]:
+    """A run in Markdown."""
+    results: Results = _json(folder, RESULTS)
+    lines = [f"### {Path(config.data.source).name}, IPC {config.ipc}, {config.method.name}, seed {config.seed}", ""]
+    for network in results:
+        lines += [f"{network}:", "", "| trained on | accuracy, % | n | IOR |", "|---|---|---|---|"]
+        lines += [f"| {row.row} | {row.accuracy} | {row.n} | {row.ior} |" for row in result_lines(results, network)]
+        lines += ["", *(f"- {told}" for told in time_saved(results, network))]
+    return [*lines, *(f"- {told}" for told in costs(folder, config))]
+
+
+def costs(folder: Path, config: Config) -> list[str]:
+    """What it was made of and what it took."""
+    accuracies = [member["accuracy"] for member in read_index(folder)["members"]]
+    stages = _json(folder, STAGES)
+    seconds: dict[str, float] = {}
+    for name, cost in stages.items():
+        stage = name.split("/")[0]
+        seconds[stage] = seconds.get(stage, 0) + cost["seconds"]
+    memory = max((cost["gpu_bytes"] or 0 for cost in stages.values()), default=0)
+    training = config.evaluation.training
+    images = sum(path.stat().st_size for path in (folder / "distilled" / "images").rglob("*") if path.is_file())
+    stored = folder / "distilled" / STORED
+    labels = f"{stored.stat().st_size:,} bytes" if stored.exists() else "online"
+    return [
+        f"teachers {', '.join(f'{value:.1f}' for value in accuracies)} %; students of {training.epochs} epochs, batch "
+        f"{training.batch_size}",
+        "; ".join(f"{stage} {value:.0f} s" for stage, value in seconds.items())
+        + f"; {memory / 1e9:.1f} GB of GPU memory",
+        f"images {images:,} bytes, labels {labels}",
+    ]
+
+
+def _json(folder: Path, name: str):
+    return json.loads(read_checked(folder, name))
+
+
+if __name__ == "__main__":
+    main()
