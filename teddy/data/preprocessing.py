@@ -4,6 +4,7 @@ Shapes: N images, C channels, H × W pixels.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,7 +33,13 @@ class Preprocessing:
 
     @staticmethod
     def _channel(values: tuple[float, ...], like: Tensor) -> Tensor:
-        return torch.tensor(values, device=like.device)[:, None, None]
+        return _by_channel(values, like.device)
+
+
+@cache  # brought to the device once, not for each batch
+@torch.inference_mode(False)  # whoever asks first, gradients may pass later
+def _by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)[:, None, None]
 
 
 def histogram(pixels: Tensor) -> Tensor:

@@ -28,3 +28,12 @@ def test_bounds_are_black_and_white():
     black, white = preprocessing.bounds(torch.zeros(1))
     torch.testing.assert_close(black, preprocessing.normalise(torch.zeros(1, 1, 1, dtype=torch.uint8)))
     torch.testing.assert_close(white, preprocessing.normalise(torch.full((1, 1, 1), 255, dtype=torch.uint8)))
+
+
+def test_gradients_pass_after_somebody_has_only_looked():
+    preprocessing = Preprocessing((0.123,), (0.456,))
+    with torch.inference_mode():
+        preprocessing.normalise(torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+    images = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    (images * preprocessing.bounds(images)[1]).sum().backward()
+    torch.testing.assert_close(images.grad, torch.full((1, 1, 2, 2), (1 - 0.123) / 0.456))
