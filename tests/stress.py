@@ -131,9 +131,14 @@ def kill(root: Path, whole: dict[str, bytes], kills: int, chance: random.Random)
             if wait_for(child) == -signal.SIGKILL:  # and was not done before
                 hit[stage_of(out)] += 1
             torn += len(unreadable(out))
-        wrong += wait_for(start(out)) != 0 or artefacts(out) != whole
+        code, made = wait_for(start(out)), artefacts(out)
         runs += 1
-        shutil.rmtree(out)
+        if code == 0 and made == whole:
+            shutil.rmtree(out)
+        else:
+            wrong += 1
+            others = sorted(name for name in {*made, *whole} if made.get(name) != whole.get(name))
+            print(f"  wrong, kept in {out}: exit code {code}, {', '.join(others) or 'the same bytes'}", flush=True)
         print(f"  {sum(hit.values())} kills, {runs} runs, {wrong} wrong, {torn} files unreadable", flush=True)
     print(f"{sum(hit.values())} kills over {runs} runs: {wrong} runs wrong, {torn} files unreadable", flush=True)
     print("  " + ", ".join(f"{stage} {hit[stage]}" for stage in STAGES), flush=True)
