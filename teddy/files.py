@@ -34,6 +34,11 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def is_left_of(path: Path, name: str) -> bool:
+    """Whether this is what is left where writing a file `name` was interrupted."""
+    return path.name.startswith(f".{name}.") and path.suffix == ".part"
+
+
 def write_checked(root: Path, name: str, content: bytes) -> None:
     """The same for a file below `root`, with a digest."""
     path, sums, digest = root / name, _sums(root, name), hashlib.sha256(content).hexdigest()

@@ -29,7 +29,7 @@ from teddy.config import Config, PoolConfig, parse_config, read_recipe
 from teddy.distributed import world
 from teddy.engine import choose_engine
 from teddy.errors import TeddyError
-from teddy.files import SUMS, read_checked, read_tensors, remove_checked, write_checked, write_whole
+from teddy.files import SUMS, is_left_of, read_checked, read_tensors, remove_checked, write_checked, write_whole
 from teddy.locking import FILES as LOCKING
 from teddy.locking import held
 from teddy.progress import Metrics, Stage, watched
@@ -303,7 +303,7 @@ def _claim(folder: Path, config: PoolConfig, overwrite: bool) -> bool:
     """True if the folder is to be made anew, False if this run goes on in it."""
     if folder.exists() and not folder.is_dir():
         raise TeddyError(f"--out {folder}: is a file; name a folder")
-    if not folder.exists() or not any(path.name not in LOCKING for path in folder.iterdir()):
+    if not folder.exists() or all(path.name in LOCKING or is_left_of(path, CONFIG) for path in folder.iterdir()):
         return True
     if not (folder / CONFIG).is_file():
         raise TeddyError(f"--out {folder}: holds files that are no run of Teddy's; name another folder")

@@ -103,6 +103,21 @@ def test_a_run_from_before_a_setting_was_there_goes_on_unless_the_setting_is_use
         pass
 
 
+def test_a_run_that_was_killed_while_its_first_file_was_written_goes_on(tmp_path: Path, config: Config, quiet: Console):
+    def killed(*_: Path) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt), new_run(folder, config, bytes_needed=0, console=quiet):
+            pass
+    assert [path.name for path in folder.glob("*.part")] == [".config.yaml.part"]
+    with new_run(folder, config, bytes_needed=0, console=quiet):
+        assert (folder / "config.yaml").exists()
+        assert not list(folder.glob("*.part"))
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_somebody_elses_is_never_touched(tmp_path: Path, config: Config, quiet: Console, overwrite: bool):
     (tmp_path / "thesis.tex").write_text("x")
