@@ -176,6 +176,7 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
     labelled = Labelled(distilled, label)
     test = _seconds_per_image(config, source, engine) * len(source.test) * CURVE_POINTS
     total = 0.0
+    paces: dict[tuple[Row, int], _Pace] = {}
     for row in ROWS.values():
         full = row.images == "full"
         training: TrainingSettings = evaluation.full_data if full else evaluation.training
@@ -186,12 +187,14 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
         )
         alike = row if full else Row("distilled", row.labels)  # a control need not be drawn to be timed
         for size, times in Counter(map(len, groups)).items():
-            loader = student_loader(
-                alike, range(size), evaluation, relabel, labelled, source, seed=config.seed, engine=engine
-            )
-            loss = student_loss(row, evaluation, relabel, size)
-            pace = _pace_of(name, training, loader, loss, source, engine.for_steps(steps), size)
-            total += pace.preparation + times * steps * pace.step
+            if (alike, size) not in paces:  # what was prepared for the distilled images serves the control too
+                loader = student_loader(
+                    alike, range(size), evaluation, relabel, labelled, source, seed=config.seed, engine=engine
+                )
+                loss = student_loss(row, evaluation, relabel, size)
+                paces[alike, size] = _pace_of(name, training, loader, loss, source, engine.for_steps(steps), size)
+                total += paces[alike, size].preparation
+            total += times * steps * paces[alike, size].step
         total += students * test
     return total
 

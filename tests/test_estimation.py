@@ -46,9 +46,10 @@ def test_stages_add_up(digits: object):
     assert pool == pytest.approx(3 + 18 * 0.01 + 3 * (1438 + 359) * 0.001)
     # 4 indices × 2 blocks of classes, timed in fives
     assert synthesis == pytest.approx(3 + 50 / 5 * 8 * 0.01)
-    # four rows of two students, two epochs of one batch; one of an epoch of six; twelve looks at the test images
+    # four rows of two students, two epochs of one batch, prepared for soft and for hard labels; one of an epoch of six;
+    # twelve looks at the test images
     look = 12 * 359 * 0.001
-    assert evaluation == pytest.approx(4 * (3 + 2 * (2 * 0.01 + look)) + 3 + 6 * 0.01 + look)
+    assert evaluation == pytest.approx(2 * 3 + 4 * 2 * (2 * 0.01 + look) + 3 + 6 * 0.01 + look)
 
 
 def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pytest.MonkeyPatch):
@@ -68,9 +69,9 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
     config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
     look = 12 * 359 * 0.001
     # five students in groups of 2, 2 and 1, two epochs of one batch; two on the full data, an epoch of six
-    expected = 4 * (2 * 3 + 3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
+    expected = 2 * 2 * 3 + 4 * (3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
     assert seconds(config, digits)[2] == pytest.approx(expected)
-    assert groups == [2, 1] * 4 + [2]
+    assert groups == [2, 1] * 2 + [2]  # the controls train as the distilled images do
 
 
 @pytest.mark.usefixtures("given_pace")
@@ -95,7 +96,7 @@ def test_random_images_need_no_synthesis(digits: object):
 @pytest.mark.usefixtures("given_pace")
 def test_without_the_full_data_the_rest_is_estimated(digits: object):
     *_, evaluation = seconds(config_with(**{"evaluation.full_data_seeds": 0}), digits)
-    assert evaluation == pytest.approx(4 * (3 + 2 * (2 * 0.01 + 12 * 359 * 0.001)))
+    assert evaluation == pytest.approx(2 * 3 + 4 * 2 * (2 * 0.01 + 12 * 359 * 0.001))
 
 
 def test_a_few_steps_of_each_stage_are_really_made():
