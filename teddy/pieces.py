@@ -36,9 +36,5 @@ class Pieces:
         """Pieces that are all there."""
         return [self._run.read_tensors(self._file(number)) for number in numbers]
 
-    def remove(self) -> None:
-        """The stage is done."""
-        self._run.remove(self._folder)
-
     def _file(self, number: int) -> str:
         return f"{self._folder}/{number:06d}.safetensors"

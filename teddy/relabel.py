@@ -116,9 +116,9 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
                 statistics=source.statistics(),
                 extra={STORED: save_tensors(stored)} if stored else {},
             )
-            run.remove(PIECES)
 
         run.once("distilled", write)
+    run.sweep(PIECES)
     distilled = read_distilled(run.folder / FOLDER)
     return Labelled(distilled, label, form, distilled.stored)
 

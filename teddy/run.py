@@ -111,6 +111,15 @@ class Run:
             work()
         self.world.wait(name)
 
+    def sweep(self, *names: str) -> None:
+        """Remove what has served a stage that is done: also where a kill has come between, when it was done before."""
+
+        def remove() -> None:
+            for name in names:
+                self.remove(name)
+
+        self.once("swept", remove)
+
     def stages(self) -> dict[str, StageCost]:
         """What each stage took when it last ran."""
         costs: dict[str, StageCost] = self.read_json(STAGES) if self.has(STAGES) else {}

@@ -19,7 +19,7 @@ from teddy.pool.existing import check_fits, take_over
 from teddy.pool.pool import Pool
 from teddy.pool.post import make_post
 from teddy.pool.prior import CHECKPOINT, make_prior, train_base
-from teddy.pool.store import FOLDER, INDEX, read_pool, write_index
+from teddy.pool.store import FOLDER, INDEX, PROGRESS, read_pool, write_index
 from teddy.run import Run
 from teddy.training import accuracy
 
@@ -34,6 +34,7 @@ def build_pool(settings: PoolSettings, source: Source, run: Run) -> Pool:
             run.once("pool", partial(take_over, Path(settings.folder), run))
         else:
             _make(settings, source, run)
+    run.sweep(PROGRESS)
     return read_pool(run, source.task)
 
 

@@ -137,7 +137,6 @@ def write_index(run: Run, source: Source, members: Sequence[Member], **about: An
         "members": list(members),
     }
     run.write_json(INDEX, index)
-    run.remove(PROGRESS)
 
 
 def read_index(folder: Path) -> Index:

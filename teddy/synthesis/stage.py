@@ -43,6 +43,7 @@ def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *
             _make(settings, method.objective(settings), start, run.world.share(left), source, pool, run, pieces)
         run.world.wait("blocks")
         run.once("images", partial(_join, start, groups if method.objective else [], pieces, source, run))
+    run.sweep(BLOCKS, WAVES)
     pixels = run.read_tensors(IMAGES)["pixels"]
     return Images(pixels, torch.arange(len(source.classes)).repeat_interleave(ipc))
 
@@ -97,8 +98,6 @@ def _join(start: Tensor, groups: Sequence[Group], pieces: Pieces, source: Source
         start[group.rows] = piece["images"]
     # Whole pixel values from here on: what is labelled and evaluated is what is saved.
     run.write_tensors(IMAGES, {"pixels": source.preprocessing.to_pixels(start)})
-    pieces.remove()
-    run.remove(WAVES)
 
 
 def _draw(image_size: int, settings: dict[str, Any], count: int, generator: torch.Generator) -> Change:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import teddy
 from teddy import evaluation
 from teddy.data.augment import Change
+from teddy.files import write_checked
 from teddy.students import ROWS
 from teddy.synthesis import wave
 
@@ -256,3 +257,19 @@ def test_the_full_data_can_be_left_out(tmp_path: Path):
     rows = outcome.results["convnet-d1-w4-bn"]
     assert [row for row in ROWS if not rows[row]] == ["full data"]
     assert "full data" not in re.findall(r"<td>(.*?)</td>", outcome.report.read_text())
+
+
+def test_what_a_kill_has_left_of_a_stage_that_was_done_is_swept_up(tmp_path: Path):
+    folder = distill(tmp_path / "run").folder
+    before = artefacts(folder)
+    pieces = [
+        "pool/progress.json", "synthesis/blocks/000000.safetensors", "synthesis/waves/000000.safetensors",
+        "relabel/plain/000000.safetensors", "evaluation/training/x.safetensors",
+    ]  # fmt: skip
+    for name in pieces:
+        write_checked(folder, name, b"{}")
+    distill(folder)
+    assert [name for name in pieces if (folder / name).parent.exists() and (folder / name).exists()] == []
+    assert not (folder / "synthesis" / "blocks").exists()
+    assert not (folder / "relabel").exists()
+    assert artefacts(folder) == before
