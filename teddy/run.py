@@ -227,7 +227,7 @@ def new_run(
             finally:
                 run.close()
     except OSError as error:
-        nothing_done = fresh and not any(folder.glob("*/*.json"))  # every stage writes one when it is done
+        nothing_done = fresh and all(path.parent.name in PASSED_OVER for path in folder.glob("*/*"))
         if nothing_done:
             shutil.rmtree(folder, ignore_errors=True)
         if error.errno in NOT_ALLOWED:

@@ -52,6 +52,9 @@ def full_in(stage: str, root: Path, whole: dict[str, bytes]) -> str:
             child = halted_in(stage, out, said)
             fill(disk)
             os.kill(child, signal.SIGCONT)
+            while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                fill(disk)  # also what the run itself gives back
+                time.sleep(0.002)
             code = wait_for(child)
         text = said.read_text(encoding="utf-8").strip()
         error = text.splitlines()[-1]

@@ -16,7 +16,7 @@ def unmount(place: Path) -> None:
 
 def fill(place: Path) -> None:
     """Nothing more can be written."""
-    with suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
+    with suppress(OSError), (place / "ballast").open("ab", buffering=0) as file:
         while file.write(bytes(4096)) == 4096:
             pass
 

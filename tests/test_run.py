@@ -54,6 +54,19 @@ def test_a_disk_that_fills_up_later_keeps_what_is_finished(tmp_path: Path, confi
     assert (tmp_path / "run" / "pool" / "pool.json").exists()
 
 
+def test_a_training_that_has_only_just_begun_is_kept_when_the_disk_is_full(
+    tmp_path: Path, config: Config, quiet: Console
+):
+    def fill_up() -> None:
+        with new_run(tmp_path / "run", config, bytes_needed=0, console=quiet) as run:
+            run.write("pool/training.safetensors", b"hours of work")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(TeddyError, match="no space left on the device; what is finished is kept"):
+        fill_up()
+    assert (tmp_path / "run" / "pool" / "training.safetensors").read_bytes() == b"hours of work"
+
+
 def test_too_little_space_is_noticed_before_anything_is_written(tmp_path: Path, config: Config, quiet: Console):
     with (
         pytest.raises(TeddyError, match=r"no space left; the run needs about 1000000000 MB"),
