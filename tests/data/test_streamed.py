@@ -138,3 +138,17 @@ def test_each_worker_looks_at_neighbours(parts: int, workers: int):
     assert sorted(order) == list(range(parts))
     taken = [order[worker :: max(workers, 1)] for worker in range(max(workers, 1))]  # in turn, as they do
     assert all(after == before + 1 for run in taken for before, after in pairwise(run))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_image_is_kept_at_its_place_whoever_looks_at_it(
+    photos: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+):
+    whole = open_source(str(photos), loader="resident", workers=0)
+    monkeypatch.setattr(survey, "BATCH", 4)  # several parts for each worker
+    assert isinstance(whole.train, Images)
+    in_parts = open_source(str(photos), loader="resident", workers=workers)
+    assert isinstance(in_parts.train, Images)
+    assert torch.equal(in_parts.train.pixels, whole.train.pixels)
+    assert in_parts.preprocessing == whole.preprocessing
+    assert in_parts.sizes == whole.sizes

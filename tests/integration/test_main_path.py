@@ -273,3 +273,12 @@ def test_what_a_kill_has_left_of_a_stage_that_was_done_is_swept_up(tmp_path: Pat
     assert not (folder / "synthesis" / "blocks").exists()
     assert not (folder / "relabel").exists()
     assert artefacts(folder) == before
+
+
+def test_the_labels_of_images_as_they_are_do_not_depend_on_those_beside_them(tmp_path: Path, outcome: teddy.Outcome):
+    by_batch = distill(tmp_path / "run", **{"relabel.statistics": "batch"}).folder
+    plain, other = ((folder / "distilled" / "labels.safetensors").read_bytes() for folder in (outcome.folder, by_batch))
+    assert plain == other
+    rows = json.loads((by_batch / "evaluation" / "results.json").read_text())["convnet-d1-w4-bn"]
+    assert rows["distilled"] != outcome.results["convnet-d1-w4-bn"]["distilled"]
+    assert rows["distilled, hard labels"] == outcome.results["convnet-d1-w4-bn"]["distilled, hard labels"]
