@@ -211,9 +211,14 @@ class MethodSettings(Settings):
     """How the images are made; the defaults are the paper's for Tiny-ImageNet, with a prior pool."""
 
     name: str = "teddy"
-    initial: Literal["noise", "real"] = Field("noise", description="what the images start from")
+    initial: Literal["noise", "real", "typical"] = Field(
+        "noise",
+        description="what the images start from; 'typical' are real ones from the middle of as many clusters of each "
+        "class's features, which the strongest teacher gives",
+    )
     tiles: Count = Field(
-        1, description="initial real: so many real images, made smaller, along each side of one; 2 is a mosaic of four"
+        1,
+        description="not from noise: so many real images, made smaller, along each side of one; 2 is a mosaic of four",
     )
     statistics: Literal["global", "class-wise", "both"] = Field(
         "global", description="Eq. 6, Proposition 2's form before balance is assumed, or their sum"
@@ -234,6 +239,8 @@ class MethodSettings(Settings):
     iterations: Count = 4000
     learning_rate: Positive = 0.1
     weight_decay: Weight = Field(1e-4, description="on the pixels")
+    residual: Share = Field(0.0, description="of the images of the beginning, mixed in again on the way")
+    residual_times: Count = Field(3, description="so often, at even distances")
     augment: AugmentSettings = AugmentSettings(crop=(0.08, 1.0), flip=0.5, roll=4)
 
     @model_validator(mode="after")

@@ -25,10 +25,8 @@ from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
 from teddy.pool.existing import how_made
 from teddy.pool.store import read_index
-from teddy.recipes import find_recipe, fitting_recipe
+from teddy.recipes import DEFAULT_METHOD, find_recipe, fitting_recipe
 from teddy.run import pick_device
-
-DEFAULT_METHOD = "teddy"
 
 
 def default_recipe(source: str | Path | None, *, ipc: int | None, method: str | None) -> str | None:

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from teddy.config import MethodSettings
 from teddy.data.source import Source
+from teddy.methods.typical import draw_typical
+from teddy.pool.pool import Pool
 from teddy.synthesis.passes import Objective
 
 
@@ -17,12 +19,13 @@ class Method:
     """`start` gives normalised images [N, C, H, W], class after class; without `objective` they stay as they are."""
 
     summary: str
-    start: Callable[[MethodSettings, Source, int, torch.Generator], Tensor]
+    start: Callable[[MethodSettings, Source, Pool, int, torch.Generator], Tensor]
     objective: Callable[[MethodSettings], Objective] | None
 
 
-def real_images(settings: MethodSettings, source: Source, ipc: int, generator: torch.Generator) -> Tensor:
+def random_images(settings: MethodSettings, source: Source, pool: Pool, ipc: int, generator: torch.Generator) -> Tensor:
     """Real images drawn at random, or mosaics of them."""
+    del pool
     drawn = source.draw(ipc * settings.tiles**2, generator).pixels
     return mosaics(source.preprocessing.normalise(drawn), settings.tiles)
 
@@ -37,10 +40,15 @@ def mosaics(images: Tensor, tiles: int) -> Tensor:
     return by_place.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, height, width)
 
 
-def noise_or_real(settings: MethodSettings, source: Source, ipc: int, generator: torch.Generator) -> Tensor:
+def initial_images(
+    settings: MethodSettings, source: Source, pool: Pool, ipc: int, generator: torch.Generator
+) -> Tensor:
     """As `initial` says; the noise is N(0, 1) in the normalised space, cut to valid pixels."""
     if settings.initial == "real":
-        return real_images(settings, source, ipc, generator)
+        return random_images(settings, source, pool, ipc, generator)
+    if settings.initial == "typical":
+        drawn = draw_typical(source, pool.teachers[-1].network, ipc * settings.tiles**2, generator).pixels
+        return mosaics(source.preprocessing.normalise(drawn), settings.tiles)
     shape = (len(source.classes) * ipc, source.channels, source.image_size, source.image_size)
     noise = torch.randn(shape, generator=generator)
     return noise.clamp(*source.preprocessing.bounds(noise))

@@ -1,7 +1,7 @@
 """SRe²L: one converged teacher's running statistics, its first layer's counted tenfold, and its classifier."""
 
 from teddy.config import MethodSettings
-from teddy.methods.method import Method, noise_or_real
+from teddy.methods.method import Method, initial_images
 from teddy.methods.teddy import weighted_objective
 from teddy.synthesis.passes import Objective
 
@@ -19,4 +19,4 @@ def sre2l_objective(settings: MethodSettings) -> Objective:
     )
 
 
-SRE2L = Method("statistics and classifier of one converged teacher (SRe²L)", noise_or_real, sre2l_objective)
+SRE2L = Method("statistics and classifier of one converged teacher (SRe²L)", initial_images, sre2l_objective)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from teddy.config import MethodSettings
 from teddy.matching.statistics import GroupLabels, class_wise_distance, classifier_prior, statistics_distance
-from teddy.methods.method import Method, noise_or_real
+from teddy.methods.method import Method, initial_images
 from teddy.synthesis.passes import Objective, Slot
 
 
@@ -55,5 +55,5 @@ def weighted_objective(
 
 
 TEDDY = Method(
-    "Taylor-approximated matching of weak teachers' statistics (the paper, Eq. 6)", noise_or_real, teddy_objective
+    "Taylor-approximated matching of weak teachers' statistics (the paper, Eq. 6)", initial_images, teddy_objective
 )

@@ -37,6 +37,19 @@ def running_statistics(network: nn.Module) -> Measured:
 
 
 @torch.no_grad()
+def last_features(network: nn.Module, source: Source) -> Tensor:
+    """The classifier's inputs [N, D] for all training images, on the CPU."""
+    images, recorder = source.train.to(next(network.parameters()).device), Recorder(network, pooled)
+    with evaluating(network):
+        parts = [
+            recorder(source.preprocessing.normalise(part.pixels))[1][-1].cpu()
+            for part in in_order(images, _batch_size(source))
+        ]
+    recorder.remove()
+    return torch.cat(parts)
+
+
+@torch.no_grad()
 def measure(network: nn.Module, source: Source, device: torch.device, *, class_means: bool) -> Measured:
     """The statistics of the inputs of normalisation layers that keep none, and the class means of every recorded layer.
 
@@ -53,7 +66,7 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
     def reduce(features: Tensor) -> tuple[Tensor, Statistics | None]:
         return pooled(features), batch_statistics(features) if counted else None
 
-    images, batch_size = source.train.to(device), max(min(BATCH, BATCH_PIXELS // source.image_size**2), 1)
+    images, batch_size = source.train.to(device), _batch_size(source)
     recorder = Recorder(network, reduce)
     with evaluating(network):
         for part in in_order(images, batch_size):
@@ -71,3 +84,7 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
         tuple(total.variance for total in totals),
         tuple(total / counts.clamp(min=1)[:, None] for total in sums) if counts is not None else (),
     )
+
+
+def _batch_size(source: Source) -> int:
+    return max(min(BATCH, BATCH_PIXELS // source.image_size**2), 1)

@@ -1,4 +1,8 @@
-"""The recipes that ship with the package, `<data set>/<method>_ipc<N>.yaml`, and how one is chosen."""
+"""The recipes that ship with the package, and how one is chosen.
+
+They are called `<data set>/<method>_ipc<N>.yaml`, variants `<method>_<variant>_ipc<N>`; `best_ipc<N>` is the best that
+we know for a data set.
+"""
 
 import re
 from pathlib import Path
@@ -6,6 +10,7 @@ from pathlib import Path
 from teddy.errors import TeddyError, unknown
 
 FOLDER = Path(__file__).parent
+DEFAULT_METHOD = "teddy"
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -26,12 +31,14 @@ def find_recipe(name: str) -> Path:
 
 
 def fitting_recipe(source: str, method: str, ipc: int) -> str | None:
-    """The shipped recipe for this source and method whose IPC is nearest; None where there is none for the source."""
+    """The shipped recipe for this source and method whose IPC is nearest, the best one first; None where there is none
+    for the source."""
+    names = ["best", method] if method == DEFAULT_METHOD else [method]
     distance = {}
     for name in shipped_recipes():
-        match = re.fullmatch(rf"{re.escape(source)}/{re.escape(method)}_ipc(\d+)", name)
+        match = re.fullmatch(rf"{re.escape(source)}/({'|'.join(names)})_ipc(\d+)", name)
         if match:
-            distance[name] = abs(int(match[1]) - ipc)
+            distance[name] = (abs(int(match[2]) - ipc), names.index(match[1]))
     return min(distance, key=lambda name: distance[name]) if distance else None
 
 

@@ -30,7 +30,7 @@ def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *
     """The images of this run, in pixels, class after class: made and left in its folder, if not there yet, and read."""
     if not run.has(IMAGES):
         method = METHODS[settings.name]
-        start = method.start(settings, source, ipc, seeding.stream(run.seed, "synthesis", "start")).cpu()
+        start = method.start(settings, source, pool, ipc, seeding.stream(run.seed, "synthesis", "start")).cpu()
         pieces = Pieces(run, BLOCKS)
         groups = make_groups(
             len(source.classes),
@@ -77,6 +77,8 @@ def _make(
             teachers=settings.teachers,
             redraw=settings.redraw,
             in_turn=settings.turns == "one",
+            residual=settings.residual,
+            residual_times=settings.residual_times,
             seed=seeding.derive(run.seed, "synthesis"),
             stage=stage,
             device=run.device,

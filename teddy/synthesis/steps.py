@@ -55,6 +55,8 @@ def synthesize_images(
     seed: int,
     stage: Stage,
     device: torch.device,
+    residual: float = 0.0,
+    residual_times: int = 0,
     at_once: int = 1,
     side_by_side: int = 1,
     say: Callable[[str], None] = lambda _: None,
@@ -77,7 +79,9 @@ def synthesize_images(
         ]
         augmentations = [seeding.stream(seed, "augment", group.number) for group in some]
         images = start[torch.cat([group.rows for group in some])].to(device)
-        wave = Wave(some, images, draws, augmentations, rate, weight_decay, iterations)
+        wave = Wave(
+            some, images, draws, augmentations, rate, weight_decay, iterations, residual, residual_times
+        )  # fmt: skip
         if kept and (tensors := kept.read()) is not None:
             wave.restore(tensors)
             if wave.done:

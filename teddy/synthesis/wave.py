@@ -20,7 +20,10 @@ Gather = Callable[[Tensor, GroupLabels, list[tuple[Teacher, ...]]], tuple[Tensor
 
 
 class Wave:
-    """Adam on the pixels with a cosine, as the paper has it; it can be written down between two steps and taken up."""
+    """Adam on the pixels with a cosine, as the paper has it; it can be written down between two steps and taken up.
+
+    A share `residual` of the images that it began with can be mixed in again, so many times at even distances.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,12 @@ class Wave:
         learning_rate: float,
         weight_decay: float,
         iterations: int,
+        residual: float = 0.0,
+        residual_times: int = 0,
     ) -> None:
         self.groups, self.images, self.done = groups, images.requires_grad_(), 0
+        self._residual, self._start = residual, images.detach().clone() if residual else images
+        self._mixed_after = {iterations * time // (residual_times + 1) for time in range(1, residual_times + 1)}
         self._labels = group_labels(groups, images.device)
         self._draws, self._augmentations = draws, augmentations
         self._optimizer = torch.optim.Adam(
@@ -50,9 +57,11 @@ class Wave:
         changed.backward(gradient)
         self._optimizer.step()
         self._schedule.step()
+        self.done += 1
         with torch.no_grad():
             self.images.clamp_(*bounds)
-        self.done += 1
+            if self._residual and self.done in self._mixed_after:
+                self.images.lerp_(self._start, self._residual)
         return terms
 
     def state(self) -> dict[str, Tensor]:

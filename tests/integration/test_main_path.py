@@ -31,6 +31,7 @@ VARIANTS = {
         }
     },
     "from mosaics": {"method.initial": "real", "method.tiles": 2},
+    "from typical images, mixed in again": {"method.initial": "typical", "method.residual": 0.5},
     "labels by the batch's statistics, stored": {"relabel.statistics": "batch", "relabel.labels": "stored"},
     "one converged teacher": {"method.name": "sre2l", "method.teachers": 1},
     "several per class": {"method.images_per_class": 2, "method.classes_per_group": 5},

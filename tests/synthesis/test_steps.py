@@ -78,6 +78,23 @@ def test_steps_are_adam_with_the_papers_betas_and_a_cosine():
     assert result.flatten().tolist() == pytest.approx([pixel] * 4, rel=1e-4)
 
 
+def test_a_share_of_the_beginning_is_mixed_in_at_even_distances():
+    start = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(4, 1, 1, 1)
+    seen: list[Tensor] = []
+
+    def note(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+        seen.append(images.detach().clone())
+        return towards_ten(images, labels, teacher)
+
+    group = make_groups(2, 2, classes_per_group=2, images_per_class=2)
+    synthesize(start, groups=group, compute=note, residual=0.25, residual_times=1, iterations=2)
+    stepped = start + 0.5  # Adam's first step is its rate
+    torch.testing.assert_close(seen[1], 0.75 * stepped + 0.25 * start)
+    seen.clear()
+    synthesize(start, groups=group, compute=note, residual=1.0, residual_times=2, iterations=6)
+    assert [torch.equal(images, start) for images in seen] == [True, False] * 3
+
+
 def test_pixels_stay_valid():
     result = synthesize(torch.zeros(4, 1, 2, 2), bounds=(torch.tensor(-1.0), torch.tensor(0.25)))
     assert result.max() == 0.25
@@ -237,7 +254,7 @@ class Kept:
         self.tensors = None
 
 
-@pytest.mark.parametrize("settings", [{}, {"redraw": True, "in_turn": True}])
+@pytest.mark.parametrize("settings", [{}, {"redraw": True, "in_turn": True}, {"residual": 0.5, "residual_times": 3}])
 def test_a_wave_is_taken_up_where_it_was(settings: dict[str, bool]):
     start = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     options = {
