@@ -158,12 +158,32 @@ def crop_sides(area_draw: Tensor, ratio_draw: Tensor, area: Range, ratio: Range)
 
 def resample(images: Tensor, maps: Tensor, fill: Tensor | None = None, offsets: Tensor | None = None) -> Tensor:
     """Each image read through its map, bilinearly, then shifted cyclically by its offset."""
-    grid = F.affine_grid(maps.to(images.dtype), list(images.shape), align_corners=False)
-    if offsets is not None:  # the places are shifted, not what is read there: gradients need no second pass
-        grid = roll_each(grid.movedim(3, 1), offsets).movedim(1, 3)
+    maps = maps.to(images.dtype)
+    if offsets is None:
+        grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+    else:  # the places are shifted, not what is read there: gradients need no second pass
+        grid = rolled_grid(maps, offsets, *images.shape[2:])
     if fill is None:
         return F.grid_sample(images, grid, align_corners=False)
     return F.grid_sample(images - fill, grid, align_corners=False) + fill
+
+
+def rolled_grid(maps: Tensor, offsets: Tensor, height: int, width: int) -> Tensor:
+    """Where each pixel [B, H, W, 2] of a result that is shifted cyclically by `offsets` [B, 2] is read through its map.
+
+    A map is linear in row and column, so that the grid is a sum of what depends on the one and on the other.
+    """
+    x, y = (
+        2 * (torch.arange(side, device=maps.device) - shift[:, None]).remainder(side).to(maps.dtype) / side
+        + (1 / side - 1)
+        for side, shift in ((width, offsets[:, 1]), (height, offsets[:, 0]))
+    )
+    grid = maps.new_empty(len(maps), height, width, 2)
+    for place in range(2):
+        by_column = maps[:, place, :1] * x
+        by_row = maps[:, place, 1:2] * y + maps[:, place, 2:]
+        torch.add(by_column[:, None, :], by_row[:, :, None], out=grid[..., place])
+    return grid
 
 
 def roll_each(images: Tensor, offsets: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def brought(values: Tensor, device: torch.device) -> Tensor:
     """On `device`, without waiting for what that is doing: copies from ordinary memory wait."""
     if device.type != "cuda" or values.is_cuda:
         return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
+    return values.contiguous().pin_memory().to(device, non_blocking=True)
 
 
 def worker_count(images: int) -> int:

@@ -139,7 +139,7 @@ class _Passes:
             waiting = list(groups)
             while waiting:
                 part = waiting[: _largest_power(min(len(waiting), self._side_by_side))]
-                places = self._on_device(tuple(part), images.device)
+                places = self._places_of(tuple(part), images.device)
                 try:
                     passed = self._compute(
                         given[places].flatten(0, 1), GroupLabels(*(each[places] for each in labels)), teacher
@@ -153,11 +153,13 @@ class _Passes:
                 del waiting[: len(part)]
         return gradient.flatten(0, 1), totals
 
-    def _on_device(self, places: tuple[int, ...], device: torch.device) -> Tensor:
-        """Kept, since bringing a list to the GPU waits for it."""
-        if places not in self._places:
-            self._places[places] = torch.tensor(places, device=device)
-        return self._places[places]
+    def _places_of(self, part: tuple[int, ...], device: torch.device) -> slice | Tensor:
+        """Neighbours as a slice, whose images need no copy; others are kept, since bringing them to a GPU waits."""
+        if part == tuple(range(part[0], part[-1] + 1)):
+            return slice(part[0], part[-1] + 1)
+        if part not in self._places:
+            self._places[part] = torch.tensor(part, device=device)
+        return self._places[part]
 
     def _make_do_with(self, tried: int) -> None:
         if tried == 1:
