@@ -7,12 +7,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from teddy import seeding
 from teddy.config import Config, TrainingSettings
@@ -29,7 +32,7 @@ from teddy.pool.build import check_pool
 from teddy.pool.measuring import measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.pool.training import teacher_loader, teacher_loss
-from teddy.progress import Unwatched
+from teddy.progress import Stage
 from teddy.relabel import Labelled, make_labeller
 from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
 from teddy.run import pick_device
@@ -40,9 +43,10 @@ from teddy.synthesis.size import groups_at_once, groups_side_by_side
 from teddy.synthesis.steps import synthesize_images
 from teddy.training import Loss, accuracy, make_stepper, start_training
 
+PREPARING = 2, 5  # first steps, which compile and capture: on a CPU, on a GPU
 LEAST_STEPS, MOST_STEPS, LONG_ENOUGH = 2, 50, 1.0  # steps timed: as many as fit into a second
 WITHOUT_WAITING = 10  # steps that the host may be ahead of a GPU by, as it is in training
-ITERATIONS = 5  # of synthesis, timed together
+ENDLESS = 1_000_000
 SAMPLE, FEW = 1000, 64  # images on which a pass over the data is timed, and statistics are made up
 
 
@@ -104,8 +108,8 @@ def _pool_seconds(config: Config, source: Source, engine: Engine) -> float:
     settings = config.pool
     if settings.folder:
         return 0.0
-    loader = teacher_loader(settings, source, engine, seed=0)
-    per_epoch = loader.batches_per_epoch
+    loader = partial(teacher_loader, settings, source, engine, seed=0)
+    per_epoch = loader().batches_per_epoch
     steps = settings.last * (per_epoch if settings.unit == "epochs" else 1)
     total = 0.0
     if settings.generation == "post":
@@ -129,35 +133,34 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
     )
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
     start = torch.randn(shape)
-    objective = method.objective(settings)
+    objective, paced = method.objective(settings), engine.for_steps(len(groups) * settings.iterations)
     side_by_side = groups_side_by_side(start, groups, pool, objective, engine, config.engine.groups)
     at_once = groups_at_once(start[groups[0].rows], engine.device)
     some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]
-    passes = Passes(objective, engine.for_steps(len(groups) * settings.iterations))
     augment = settings.augment.model_dump()
 
-    def run() -> None:
+    def iterations(stage: Stage) -> None:
         synthesize_images(
             start,
             some,
             pool,
-            passes,
+            Passes(objective, paced),
             bounds=source.preprocessing.bounds(torch.empty(0, device=engine.device)),
             change=lambda count, generator: draw_change(count, *shape[2:], generator, **augment),
-            iterations=ITERATIONS,
+            iterations=ENDLESS,
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             teachers=settings.teachers,
             redraw=settings.redraw,
             in_turn=settings.turns == "one",
             seed=0,
-            stage=Unwatched(),
+            stage=stage,
             device=engine.device,
             at_once=at_once,
             side_by_side=side_by_side,
         )
 
-    return _pace(run).of(settings.iterations / ITERATIONS * len(groups) / len(some))
+    return _pace(iterations, paced).of(settings.iterations * len(groups) / len(some))
 
 
 def _students_seconds(name: str, config: Config, source: Source, pool: Pool, engine: Engine) -> float:
@@ -170,10 +173,13 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
     distilled = DistilledSet(images, torch.zeros(count, len(source.classes)), source.classes, source.preprocessing)
     teachers = pool.teachers if relabel.teachers == "all" else pool.spread(relabel.teachers)
     suited = engine.for_steps(evaluation.training.epochs * math.ceil(count / evaluation.training.batch_size))
-    label = make_labeller(
-        [teacher.network for teacher in teachers], relabel.average, relabel.temperature, suited, relabel.statistics
-    )
-    labelled = Labelled(distilled, label)
+
+    def labelled() -> Labelled:
+        networks = [teacher.network for teacher in teachers]
+        label = make_labeller(networks, relabel.average, relabel.temperature, suited, relabel.statistics)
+        return Labelled(distilled, label)
+
+    given = labelled()
     test = _seconds_per_image(config, source, engine) * len(source.test) * CURVE_POINTS
     total = 0.0
     paces: dict[tuple[Row, int], _Pace] = {}
@@ -181,16 +187,17 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
         full = row.images == "full"
         training: TrainingSettings = evaluation.full_data if full else evaluation.training
         students = evaluation.full_data_seeds if full else evaluation.seeds
-        steps = student_steps(row, evaluation, labelled, source)
-        groups = student_groups(
-            name, row, range(students), evaluation, labelled, source, engine, config.engine.students
-        )
+        steps = student_steps(row, evaluation, given, source)
+        groups = student_groups(name, row, range(students), evaluation, given, source, engine, config.engine.students)
         alike = row if full else Row("distilled", row.labels)  # a control need not be drawn to be timed
         for size, times in Counter(map(len, groups)).items():
             if (alike, size) not in paces:  # what was prepared for the distilled images serves the control too
-                loader = student_loader(
-                    alike, range(size), evaluation, relabel, labelled, source, seed=config.seed, engine=engine
-                )
+
+                def loader(row: Row = alike, size: int = size) -> Epochs:
+                    return student_loader(
+                        row, range(size), evaluation, relabel, labelled(), source, seed=config.seed, engine=engine
+                    )
+
                 loss = student_loss(row, evaluation, relabel, size)
                 paces[alike, size] = _pace_of(name, training, loader, loss, source, engine.for_steps(steps), size)
                 total += paces[alike, size].preparation
@@ -202,42 +209,76 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
 def _pace_of(
     network_name: str,
     settings: TrainingSettings,
-    loader: Epochs,
+    loader: Callable[[], Epochs],
     loss: Loss,
     source: Source,
     engine: Engine,
     at_once: int = 1,
 ) -> _Pace:
     """Of training a network, or so many at the same time."""
-    with seeding.seeded(0):
-        networks = [build_network(network_name, source.task) for _ in range(at_once)]
-    step = make_stepper(start_training(settings, engine.place(as_one(networks)).train()), loss, engine)
-    batches = ahead(endless(loader), engine.device)
-    return _pace(lambda: step(next(batches)))
+
+    def train(stage: Stage) -> None:
+        with seeding.seeded(0):
+            networks = [build_network(network_name, source.task) for _ in range(at_once)]
+        step = make_stepper(start_training(settings, engine.place(as_one(networks)).train()), loss, engine)
+        for batch in ahead(endless(loader()), engine.device):
+            step(batch)
+            stage.step()
+
+    return _pace(train, engine)
 
 
-def _pace(work: Callable[[], object]) -> _Pace:
-    """The first calls prepare, compile, capture; then as many as fit into a second tell the time of one."""
-    begin = time.perf_counter()
-    for _ in range(LEAST_STEPS if not torch.cuda.is_available() else 5):
-        work()
-    _wait()
-    prepared = time.perf_counter()
-    done = 0
-    while done < LEAST_STEPS or (done < MOST_STEPS and time.perf_counter() - prepared < LONG_ENOUGH):
-        work()
-        done += 1
-        if done % WITHOUT_WAITING == 0:
+def _pace(work: Callable[[Stage], None], engine: Engine) -> _Pace:
+    """Of work that goes on and on, and tells of every step. Where something is compiled, the second time counts: when
+    the run itself comes, the compiler finds in its cache what it has made here."""
+    for _ in range(1 + engine.compiles):
+        if engine.compiles:
+            torch._dynamo.reset()
+        clock = _Clock()
+        with suppress(_Enough):
+            work(clock)
+    return clock.pace
+
+
+class _Enough(Exception):  # noqa: N818
+    """Steps have been timed."""
+
+
+class _Clock:
+    """The first steps prepare; then as many as fit into a second tell the time of one, and that is enough."""
+
+    def __init__(self) -> None:
+        self._begun, self._prepared, self._done = time.perf_counter(), 0.0, -PREPARING[torch.cuda.is_available()]
+        self.pace = _Pace(0.0, 0.0)
+
+    def step(self, _: int = 1, /, **__: float | Tensor) -> None:
+        self._done += 1
+        if self._done == 0:
             _wait()
-    _wait()
-    return _Pace(prepared - begin, (time.perf_counter() - prepared) / done)
+            self._prepared = time.perf_counter()
+        if self._done <= 0:
+            return
+        if self._done % WITHOUT_WAITING == 0:
+            _wait()
+        long_enough = self._done >= MOST_STEPS or time.perf_counter() - self._prepared >= LONG_ENOUGH
+        if self._done >= LEAST_STEPS and long_enough:
+            _wait()
+            each = (time.perf_counter() - self._prepared) / self._done
+            self.pace = _Pace(self._prepared - self._begun, each)
+            raise _Enough
 
 
 def _seconds_per_image(config: Config, source: Source, engine: Engine) -> float:
     """Of a pass over data that only looks."""
     network = engine.place(build_network(config.pool.network, source.task))
     some = source.train.take(torch.arange(min(SAMPLE, len(source.train)))).to(engine.device)
-    return _pace(lambda: accuracy(network, some, source.preprocessing, engine)).step / len(some)
+
+    def look(stage: Stage) -> None:
+        while True:
+            accuracy(network, some, source.preprocessing, engine)
+            stage.step()
+
+    return _pace(look, replace(engine, compiles=False)).step / len(some)
 
 
 def _untrained_pool(config: Config, source: Source, engine: Engine) -> Pool:

@@ -1,6 +1,8 @@
 """What a run would take: the sums over stages, from a pace that is given."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +13,18 @@ import teddy as library
 from teddy import estimation
 from teddy.config import Config
 from teddy.engine import Engine
-from teddy.estimation import _Pace, estimate_stages
+from teddy.estimation import MOST_STEPS, PREPARING, _Enough, _Pace, _pace, estimate_stages
+from teddy.progress import Stage
 from teddy.resolve import image_bytes, pool_bytes, resolve
 from teddy.students import student_loader
+
+
+class Once:
+    """Lets work go on for one step."""
+
+    def step(self, *_: object, **__: object) -> None:
+        raise _Enough
+
 
 SETTINGS = QUICK | {"pool.every": 1, "pool.training.epochs": 3, "method.iterations": 50, "method.classes_per_group": 5}
 
@@ -24,7 +35,7 @@ def config_with(**settings: object) -> Config:
 
 @pytest.fixture
 def given_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimation, "_pace", lambda _: _Pace(preparation=3.0, step=0.01))
+    monkeypatch.setattr(estimation, "_pace", lambda *_: _Pace(preparation=3.0, step=0.01))
     monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
 
 
@@ -44,8 +55,8 @@ def test_stages_add_up(digits: object):
     pool, synthesis, evaluation = seconds(config_with(), digits)
     # 3 epochs of 6 batches; three members look at 1,438 + 359 images
     assert pool == pytest.approx(3 + 18 * 0.01 + 3 * (1438 + 359) * 0.001)
-    # 4 indices × 2 blocks of classes, timed in fives
-    assert synthesis == pytest.approx(3 + 50 / 5 * 8 * 0.01)
+    # 4 indices × 2 blocks of classes, one at a time
+    assert synthesis == pytest.approx(3 + 50 * 8 * 0.01)
     # four rows of two students, two epochs of one batch, prepared for soft and for hard labels; one of an epoch of six;
     # twelve looks at the test images
     look = 12 * 359 * 0.001
@@ -55,8 +66,10 @@ def test_stages_add_up(digits: object):
 def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pytest.MonkeyPatch):
     groups = []
 
-    def pace(work: Callable[[], object]) -> _Pace:
-        work()
+    def pace(work: Callable[[Stage], None], engine: Engine) -> _Pace:
+        del engine
+        with suppress(_Enough):
+            work(Once())
         return _Pace(preparation=3.0, step=0.01)
 
     def noting(row: object, numbers: Sequence[int], *given: object, **more: object) -> object:
@@ -72,6 +85,46 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
     expected = 2 * 2 * 3 + 4 * (3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
     assert seconds(config, digits)[2] == pytest.approx(expected)
     assert groups == [2, 1] * 2 + [2]  # the controls train as the distilled images do
+
+
+class Time:
+    """A clock that goes only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(estimation.time, "perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize(("seconds_each", "steps"), [(0.001, MOST_STEPS), (0.3, 4), (7.0, 2)])
+def test_a_pace_is_that_of_the_steps_after_the_first(seconds_each: float, steps: int, monkeypatch: pytest.MonkeyPatch):
+    time, done = Time(monkeypatch), []
+
+    def work(stage: Stage) -> None:
+        time.now += 20  # until anything runs
+        while True:
+            time.now += seconds_each if len(done) >= PREPARING[0] else 5
+            done.append(time.now)
+            stage.step(3, loss=1.0)
+
+    pace = _pace(work, Engine(torch.device("cpu")))
+    assert pace.preparation == pytest.approx(20 + 5 * PREPARING[0])
+    assert pace.step == pytest.approx(seconds_each)
+    assert len(done) == PREPARING[0] + steps
+
+
+def test_what_is_compiled_is_timed_with_a_full_cache(monkeypatch: pytest.MonkeyPatch):
+    time, begun = Time(monkeypatch), []
+
+    def work(stage: Stage) -> None:
+        time.now += 4 if begun else 60
+        begun.append(time.now)
+        while True:
+            time.now += 1
+            stage.step()
+
+    engine = replace(Engine(torch.device("cpu")), compiles=True)
+    assert _pace(work, engine) == _Pace(4 + PREPARING[0], 1)
+    assert len(begun) == 2
 
 
 @pytest.mark.usefixtures("given_pace")
