@@ -20,6 +20,7 @@ from teddy.data.augment import (
     roll_each,
 )
 from teddy.data.colour import coloured, draw_colours, with_holes
+from teddy.data.memory import brought
 
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -229,3 +230,31 @@ def test_all_kinds_of_change_are_joined():
     changes = [draw_change(3, 8, 8, torch.Generator().manual_seed(seed), **kinds) for seed in (1, 5)]
     apart = torch.cat([apply_change(part, change) for part, change in zip(images.split(3), changes, strict=True)])
     torch.testing.assert_close(apply_change(images, joined(changes)), apart)
+
+
+SHARED = {"crop": (0.3, 1.0), "flip": 0.5, "roll": 2, "colour": (1.0, 2.0, 0.5), "cutout": 0.5, "shared": True}
+
+
+def test_draws_that_a_batch_shares_can_be_pinned(monkeypatch: pytest.MonkeyPatch):
+    class Pinned(torch.Tensor):
+        def to(self, *_: object, **__: object) -> torch.Tensor:  # type: ignore[override]
+            return self
+
+    def pin_memory(values: torch.Tensor) -> torch.Tensor:
+        assert values.is_contiguous()  # a GPU's driver writes each place once
+        return values.as_subclass(Pinned)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    change = draw_change(4, 8, 8, stream(), **SHARED)  # type: ignore[arg-type]
+    brought_there = change.each(lambda part: brought(part, torch.device("cuda")))
+    assert brought_there.maps is not None
+    assert brought_there.offsets is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("settings", [SHARED, SHARED | {"shared": False}, SHARED | {"one_of": True}])
+def test_a_change_is_the_same_on_a_gpu(settings: dict[str, object]):
+    change = draw_change(6, 8, 8, stream(), **settings)  # type: ignore[arg-type]
+    there = apply_change(IMAGES.cuda(), change).cpu()
+    torch.testing.assert_close(there, apply_change(IMAGES, change), rtol=1e-4, atol=1e-4)
