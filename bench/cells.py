@@ -1,28 +1,64 @@
-"""What docs/RESULTS.md says of finished runs: a table of everything that a figure needs beside it.
+"""What docs/RESULTS.md says of finished runs: a table of everything that a figure needs beside it, and pictures.
 
-python bench/cells.py RUN [RUN …]
+    python bench/cells.py RUN [RUN …] [--pictures FOLDER]
+
+The pictures are accuracy against steps for each run and network, and the images of all runs side by side: a row for
+each, the first image of as many classes as there is room for.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
+import torch
+
+import teddy
 from teddy.config import Config, parse_config, read_recipe
+from teddy.distilled import encode_png
 from teddy.evaluation import RESULTS, Results
 from teddy.files import read_checked
 from teddy.pool.store import read_index
+from teddy.report.gallery import side_by_side
+from teddy.report.plots import student_curves
 from teddy.report.table import result_lines, time_saved
 from teddy.run import CONFIG, STAGES
 from teddy.stored_labels import FILE as STORED
 
+CLASSES = 16
+
 
 def main() -> None:
     """Every run, one after the other."""
-    for folder in map(Path, sys.argv[1:]):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--pictures", type=Path)
+    given = parser.parse_args()
+    for folder in given.runs:
         config = parse_config(read_recipe(folder / CONFIG))
         for line in described(folder, config):
             print(line)
         print()
+        if given.pictures:
+            draw_curves(folder, given.pictures)
+    if given.pictures:
+        sheet = torch.cat([first_images(folder) for folder in given.runs], dim=1)
+        (given.pictures / "side_by_side.png").write_bytes(encode_png(sheet))
+
+
+def draw_curves(folder: Path, pictures: Path) -> None:
+    """Accuracy against steps, distilled and control in one plot."""
+    pictures.mkdir(parents=True, exist_ok=True)
+    results: Results = _json(folder, RESULTS)
+    for network in results:
+        name = f"{folder.name}-{network.replace('/', '-')}.svg"
+        (pictures / name).write_text(student_curves(results, network), encoding="utf-8")
+
+
+def first_images(folder: Path) -> torch.Tensor:
+    """The first image of each of the first classes in a row, uint8 [C, H, W]."""
+    images = teddy.load(folder).images
+    rows = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique()[:CLASSES]]
+    return side_by_side(images.pixels[rows])
 
 
 def described(folder: Path, config: Config) -> list[str]:
