@@ -7,10 +7,12 @@ the full data. IOR, the improvement over random, is what the distilled images ad
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+
+import torch
 
 from teddy.config import EvaluationSettings, RelabelSettings
 from teddy.data.source import Source
@@ -18,7 +20,17 @@ from teddy.errors import NumbersError, TeddyError
 from teddy.files import read_checked
 from teddy.relabel import Labelled
 from teddy.run import Run
-from teddy.students import ROWS, TRAINING, Places, Student, file_name, student_groups, student_steps, train_students
+from teddy.students import (
+    ROWS,
+    TRAINING,
+    Places,
+    Student,
+    Trained,
+    file_name,
+    student_groups,
+    student_steps,
+    train_students,
+)
 from teddy.training import is_finite
 
 RESULTS = "evaluation/results.json"
@@ -68,11 +80,14 @@ def evaluate_students(
         numbers, row = [number for *_, number in some], ROWS[row_name]
         groups = student_groups(network_name, row, numbers, settings, labelled, source, run.engine, run.students)
         steps = len(groups) * student_steps(row, settings, labelled, source)
-        with run.stage(f"students/{network_name}/{row_name}", f"{network_name}: {row_name}", steps) as stage:
-            for group in groups:
-                at_once = train_students(
-                    network_name, row, group, settings, relabel, labelled, source, run, stage, places
-                )
+        smaller = f"evaluation.{'full_data' if row.images == 'full' else 'training'}.batch_size"
+        title = f"{network_name}: {row_name}"
+        with run.stage(f"students/{network_name}/{row_name}", title, steps, smaller=smaller) as stage:
+            train = partial(
+                train_students, network_name, row, settings=settings, relabel=relabel, labelled=labelled,
+                source=source, run=run, stage=stage, places=places,
+            )  # fmt: skip
+            for group, at_once in _as_memory_allows(train, groups, places, run):
                 for number, (trained, student) in zip(group, at_once, strict=True):
                     if is_finite(trained):
                         name = file_name(network_name, row, number)
@@ -88,6 +103,28 @@ def evaluate_students(
         )
     final: Results = run.read_json(RESULTS)
     return final
+
+
+def _as_memory_allows(
+    train: Callable[[Sequence[int]], Trained], groups: Sequence[Sequence[int]], places: Places, run: Run
+) -> Iterator[tuple[Sequence[int], Trained]]:
+    """Each group with what it was trained to; those that do not fit into memory together are halved."""
+    waiting = list(groups)
+    while waiting:
+        group, trained = waiting.pop(0), None
+        try:
+            trained = train(group)
+        except torch.cuda.OutOfMemoryError:
+            if len(group) == 1:
+                raise
+        if trained is not None:
+            yield group, trained
+            continue
+        places.clear()  # and with the error everything else that held on to their tensors
+        torch.cuda.empty_cache()
+        half = (len(group) + 1) // 2
+        run.say(f"students: out of memory, going on with {half} at the same time")
+        waiting = [some[at : at + half] for some in [group, *waiting] for at in range(0, len(some), half)]
 
 
 def _missing(settings: EvaluationSettings, results: Results) -> list[tuple[str, str, int]]:

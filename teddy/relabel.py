@@ -93,7 +93,8 @@ def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run
         numbers, epochs = range(len(parts)), range(form.epochs if form else 0)
         missing = plain.missing(numbers), recorded.missing(epochs)
         left = [run.world.share(part) for part in missing]
-        with run.stage("relabel", f"labels of {len(teachers)} teachers", sum(map(len, left))) as stage:
+        title = f"labels of {len(teachers)} teachers"
+        with run.stage("relabel", title, sum(map(len, left)), smaller="evaluation.training.batch_size") as stage:
             for number in left[0]:
                 part = images.take(parts[number]).to(run.device)
                 plain.keep(number, {"logits": plain_label(source.preprocessing.normalise(part.pixels))})

@@ -91,14 +91,18 @@ class Run:
         self.console.print(message, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def stage(self, name: str, title: str, total: int) -> Iterator[Stage]:
-        """A stage of `total` steps: shown, logged, measured, timed."""
+    def stage(self, name: str, title: str, total: int, *, smaller: str = "engine.groups") -> Iterator[Stage]:
+        """A stage of `total` steps: shown, logged, measured, timed. `smaller` is the setting to lower if it needs more
+        memory than there is."""
         self._log.info("%s: %d steps", title, total)
         start = time.monotonic()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with watched(self.console, self.metrics, name, title, total) as stage:
-            yield stage
+            try:
+                yield stage
+            except torch.cuda.OutOfMemoryError:
+                raise TeddyError(f"{title}: the memory of {self.device} does not suffice; lower {smaller}") from None
         seconds = time.monotonic() - start
         self._log.info("%s: done in %.1f s", title, seconds)
         if self.world.first:

@@ -56,6 +56,7 @@ class Student(TypedDict):
     curve: list[list[float]]
 
 
+Trained = list[tuple[nn.Module, Student]]
 Places = dict[tuple[str, bool, int], Training]
 """Where so many students of a network train at the same time, those on the full data apart."""
 
@@ -102,7 +103,7 @@ def train_students(
     run: Run,
     stage: Stage,
     places: Places | None = None,
-) -> list[tuple[nn.Module, Student]]:
+) -> Trained:
     """Students `numbers` of a row, all at the same time: each one's network, and its accuracies. Those who share
     `places` train there one after the other, so that little has to be prepared anew."""
     training = _training(row, settings)

@@ -95,7 +95,9 @@ def test_students_that_are_there_are_not_trained_again(
     first = evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run)
     trained = []
     original = evaluation.train_students
-    monkeypatch.setattr(evaluation, "train_students", lambda *given: trained.append(1) or original(*given))
+    monkeypatch.setattr(
+        evaluation, "train_students", lambda *given, **more: trained.append(1) or original(*given, **more)
+    )
     assert evaluate_students(SETTINGS, RelabelSettings(), labelled, source, run) == first
     assert not trained
     more = evaluate_students(SETTINGS.model_copy(update={"seeds": 3}), RelabelSettings(), labelled, source, run)

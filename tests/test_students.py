@@ -14,7 +14,7 @@ from teddy.config import EvaluationSettings, RelabelSettings, parse_config
 from teddy.data.source import Source, Task
 from teddy.distilled import DistilledSet
 from teddy.engine import Engine
-from teddy.errors import NumbersError
+from teddy.errors import NumbersError, TeddyError
 from teddy.evaluation import Results, evaluate_students
 from teddy.models.several import Several, as_one, draws_in_training, each_of
 from teddy.models.zoo import build_network
@@ -76,9 +76,12 @@ def at_once(tmp_path: Path, quiet: Console) -> Iterator[OpenAtOnce]:
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The groups that are trained."""
     groups: list[tuple[int, ...]] = []
-    monkeypatch.setattr(
-        "teddy.evaluation.train_students", lambda *given: (groups.append(tuple(given[2])), train_students(*given))[1]
-    )
+
+    def noting(*given: Any, **more: Any) -> Any:
+        groups.append(tuple(given[2]))
+        return train_students(*given, **more)
+
+    monkeypatch.setattr("teddy.evaluation.train_students", noting)
     return groups
 
 
@@ -117,6 +120,37 @@ def test_students_of_a_row_are_trained_in_groups_with_the_same_results(
     assert results[0] == results[1]
     assert noted[:23] == [(number,) for _ in range(4) for number in range(5)] + [(0,), (1,), (2,)]
     assert noted[23:] == [(0, 1, 2), (3, 4)] * 4 + [(0, 1, 2)]
+
+
+def test_those_that_do_not_fit_into_memory_together_are_halved(
+    labelled: Labelled, source: Source, at_once: OpenAtOnce, monkeypatch: pytest.MonkeyPatch
+):
+    settings, said, tried = WAYS["sgd"], [], []
+    expected = evaluate_students(settings, RELABEL, labelled, source, at_once("auto"))
+
+    def short(*given: Any, **more: Any) -> Any:
+        tried.append(tuple(given[2]))
+        if len(given[2]) > 2:
+            raise torch.cuda.OutOfMemoryError("no")
+        return train_students(*given, **more)
+
+    monkeypatch.setattr("teddy.evaluation.train_students", short)
+    run = at_once(5)
+    monkeypatch.setattr(run, "say", said.append)
+    assert evaluate_students(settings, RELABEL, labelled, source, run) == expected
+    assert tried[:5] == [(0, 1, 2, 3, 4), (0, 1, 2), (0, 1), (2,), (3, 4)]
+    assert said[:2] == [f"students: out of memory, going on with {count} at the same time" for count in (3, 2)]
+
+
+def test_one_that_does_not_fit_is_an_error_that_says_what_to_lower(
+    labelled: Labelled, source: Source, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: Any, **__: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("no")
+
+    monkeypatch.setattr("teddy.evaluation.train_students", never)
+    with pytest.raises(TeddyError, match=rf"{NETWORK}: distilled: .*memory.*; lower evaluation.training.batch_size"):
+        evaluate_students(WAYS["sgd"], RELABEL, labelled, source, run)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
     targets = interpolated(_curve(fine, whole), pruning.members)
     rates = geometric(*fine.learning_rates, pruning.members)
     members = noted_members(run)
-    with run.stage("pool", f"pool: {settings.network}, pruned by {ratio:.0%}", pruning.members) as stage:
+    title, smaller = f"pool: {settings.network}, pruned by {ratio:.0%}", "pool.pruning.finetuning.batch_size"
+    with run.stage("pool", title, pruning.members, smaller=smaller) as stage:
         for number in range(len(members), pruning.members):
             seed, rate = seeding.derive(run.seed, "pool", "pruned", number), rates[number]
             loader = teacher_loader(settings, source, run.engine, seed=seed, batch_size=fine.batch_size)

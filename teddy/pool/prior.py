@@ -101,7 +101,8 @@ def _train(
             checkpoint.keep_training(training, step)
 
     going_on = f", going on from step {first}" if first else ""
-    with run.stage("pool", f"pool: {settings.network}{going_on}", last - first) as stage:
+    title = f"pool: {settings.network}{going_on}"
+    with run.stage("pool", title, last - first, smaller="pool.training.batch_size") as stage:
         if not first:
             call(0, training.result)
         train_as(

@@ -65,7 +65,8 @@ def shown_members(index: Index, distances: Sequence[float] | None = None) -> lis
 def student_distances(folder: Path, config: Config, labelled: Labelled, source: Source, run: Run) -> list[float]:
     """Train the first student of the run's evaluation again, and compare it with each teacher on the test images."""
     name = config.evaluation.networks[0]
-    with run.stage("distance", f"{name}: distilled", student_steps(ROW, config.evaluation, labelled, source)) as stage:
+    steps = student_steps(ROW, config.evaluation, labelled, source)
+    with run.stage("distance", f"{name}: distilled", steps, smaller="evaluation.training.batch_size") as stage:
         ((student, _),) = train_students(
             name, ROW, [0], config.evaluation, config.relabel, labelled, source, run, stage
         )  # fmt: skip
