@@ -39,7 +39,7 @@ from teddy.run import pick_device
 from teddy.students import CURVE_POINTS, ROWS, Row, student_groups, student_loader, student_loss, student_steps
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
-from teddy.synthesis.size import groups_at_once, groups_side_by_side
+from teddy.synthesis.size import groups_at_once, groups_side_by_side, usual_passes
 from teddy.synthesis.steps import synthesize_images
 from teddy.training import Loss, accuracy, make_stepper, start_training
 
@@ -133,7 +133,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
     )
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
     start = torch.randn(shape)
-    objective, paced = method.objective(settings), engine.for_steps(len(groups) * settings.iterations)
+    objective, paced = method.objective(settings), engine.for_steps(usual_passes(start, groups, settings))
     side_by_side = groups_side_by_side(start, groups, pool, objective, engine, config.engine.groups)
     at_once = groups_at_once(start[groups[0].rows], engine.device)
     some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]

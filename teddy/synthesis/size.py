@@ -7,12 +7,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from teddy.config import MethodSettings
 from teddy.data.memory import free_memory
 from teddy.engine import Engine
 from teddy.pool.pool import Pool
 from teddy.synthesis.groups import Group, group_labels
 from teddy.synthesis.passes import Objective, Passes
 
+USUAL_PIXELS = 100 * 64**2  # of a pass
 IMAGES_PER_PASS = 1600  # from here on a GPU gains nothing
 PASS_SHARE = 0.5  # of the free memory
 STATES = 8  # copies of an image that stepping holds: itself, its gradient, Adam's two, augmented, theirs
@@ -48,6 +50,14 @@ def groups_side_by_side(
         return 1  # and where one does not fit, synthesis says so
     taken = torch.cuda.max_memory_allocated(engine.device) - before
     return max(min(most, int(PASS_SHARE * free_memory(engine.device)) // taken), 1)
+
+
+def usual_passes(start: Tensor, groups: Sequence[Group], settings: MethodSettings) -> int:
+    """All passes of these groups, counted in those of a hundred images of 64 × 64: whether to compile depends on how
+    much there is to compute, and a group may be a thousand images."""
+    pixels = sum(len(group.rows) for group in groups) * start[0, 0].numel()
+    teachers = 1 if settings.turns == "one" else settings.teachers
+    return settings.iterations * teachers * pixels // USUAL_PIXELS
 
 
 def groups_at_once(group: Tensor, device: torch.device) -> int:

@@ -18,7 +18,7 @@ from teddy.pool.pool import Pool
 from teddy.run import Run
 from teddy.synthesis.groups import Group, make_groups
 from teddy.synthesis.passes import Objective, Passes
-from teddy.synthesis.size import groups_at_once, groups_side_by_side
+from teddy.synthesis.size import groups_at_once, groups_side_by_side, usual_passes
 from teddy.synthesis.steps import synthesize_images
 
 IMAGES = "synthesis/images.safetensors"
@@ -68,7 +68,7 @@ def _make(
             start,
             groups,
             pool,
-            Passes(objective, run.engine.for_steps(steps)),
+            Passes(objective, run.engine.for_steps(usual_passes(start, groups, settings))),
             bounds=source.preprocessing.bounds(torch.empty(0, device=run.device)),
             change=partial(_draw, source.image_size, settings.augment.model_dump()),
             iterations=settings.iterations,
