@@ -163,7 +163,7 @@ class PruningSettings(Settings):
 
 
 class PoolSettings(Settings):
-    """The weak teachers, all from one base network (Algorithm 1).
+    """The weak teachers, from one base network (Algorithm 1) or several.
 
     Prior generation takes snapshots at T_b, T_b + m, … up to T_e of the base's training; post generation prunes a base
     that is well trained.
@@ -173,6 +173,9 @@ class PoolSettings(Settings):
         "auto", description="auto looks at the base: prior from a random or early one, post from a well-trained one"
     )
     network: str = "resnet18"
+    bases: Count = Field(
+        1, description="prior generation: so many bases, each with a random start of its own; the paper has one"
+    )
     weights: str | None = Field(
         None, description="the base's weights, safetensors or .pth; null trains it here from the start"
     )
@@ -187,13 +190,13 @@ class PoolSettings(Settings):
 
     @property
     def snapshots(self) -> tuple[int, ...]:
-        """When a snapshot is taken: 16–50 step 5 gives the paper's eight because T_e is appended."""
+        """When a snapshot of a base is taken: 16–50 step 5 gives the paper's eight because T_e is appended."""
         return tuple(sorted({*range(self.first, self.last + 1, self.every), self.last}))
 
     @property
     def size(self) -> int:
         """Members; where the generation is not known yet, as many as there will be at least."""
-        sizes = {"prior": len(self.snapshots), "post": self.pruning.members}
+        sizes = {"prior": self.bases * len(self.snapshots), "post": self.pruning.members}
         if self.generation == "auto":
             return min(sizes.values()) if self.weights else sizes["prior"]
         return sizes[self.generation]
@@ -204,6 +207,8 @@ class PoolSettings(Settings):
             raise ValueError(f"first: {self.first} is after last, {self.last}")
         if self.unit == "epochs" and self.generation != "post" and self.last > self.training.epochs:
             raise ValueError(f"last: {self.last} is beyond the {self.training.epochs} of training.epochs")
+        if self.bases > 1 and (self.weights or self.generation == "post"):
+            raise ValueError(f"bases: {self.bases} are for prior generation from random starts; leave it at 1")
         return self
 
 

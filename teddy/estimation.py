@@ -117,7 +117,8 @@ def _pool_seconds(config: Config, source: Source, engine: Engine) -> float:
         total += settings.size * settings.pruning.finetuning.epochs * per_epoch  # at most
     pace = _pace_of(settings.network, settings.training, loader, teacher_loss, source, engine.for_steps(steps))
     looked_at = len(source.train) * settings.class_means + len(source.test)
-    return pace.of(steps) + total * pace.step + settings.size * looked_at * _seconds_per_image(config, source, engine)
+    looking = settings.size * looked_at * _seconds_per_image(config, source, engine)
+    return settings.bases * pace.of(steps) + total * pace.step + looking
 
 
 def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engine) -> float:

@@ -85,6 +85,13 @@ def test_an_objective_without_any_weight_is_an_error():
         parse(method__statistics="class-wise", method__class_wise_weight=0.0, method__classifier_weight=0.0)
 
 
+@pytest.mark.parametrize("other", [{"pool__generation": "post"}, {"pool__weights": "mine.safetensors"}])
+def test_several_bases_are_for_random_starts(other: dict[str, object]):
+    assert parse(pool__bases=3).pool.size == 3 * 8
+    with pytest.raises(TeddyError, match="pool: bases: 3 are for prior generation"):
+        parse(pool__bases=3, **other)
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(TeddyError, match="ipc: is needed and not given"):
         parse_config({"data": {"source": "digits"}})

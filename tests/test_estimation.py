@@ -133,6 +133,7 @@ def test_what_is_compiled_is_timed_with_a_full_cache(monkeypatch: pytest.MonkeyP
     [
         ({"pool.unit": "iterations", "pool.last": 7}, 3 + 0.07 + 5.391 / 3 * 7),
         ({"pool.class_means": False}, 3 + 0.18 + 3 * 0.359),
+        ({"pool.bases": 4}, 4 * (3 + 0.18 + 5.391)),
         ({"pool.generation": "post", "pool.pruning.members": 3, "pool.training.epochs": 4}, 3 + 0.24 + 0.18 + 5.391),
     ],
 )

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from teddy import seeding
 from teddy.config import PoolSettings
 from teddy.data.source import Source
 from teddy.errors import TeddyError
@@ -18,7 +17,7 @@ from teddy.pool.choice import Choice, choose_generation
 from teddy.pool.existing import check_fits, take_over
 from teddy.pool.pool import Pool
 from teddy.pool.post import make_post
-from teddy.pool.prior import CHECKPOINT, make_prior, train_base
+from teddy.pool.prior import CHECKPOINT, make_prior, train_base, untrained
 from teddy.pool.store import FOLDER, INDEX, PROGRESS, read_pool, write_index
 from teddy.run import Run
 from teddy.training import accuracy
@@ -70,13 +69,14 @@ def _make(settings: PoolSettings, source: Source, run: Run) -> None:
         run.say(f"base: {path.name}, {score:.1f} % of the test images right")
     generation, reason = _choose(settings, given, source, run)
     run.say(f"pool: {generation} generation, since {reason}")
-    base = given or _untrained(settings, source, run)
     note = partial(write_index, run, source, network=settings.network, generation=generation, reason=reason, base=about)
     if generation == "prior":
-        members = make_prior(settings, base, source, run)
+        members = make_prior(
+            settings, lambda number: given or untrained(settings, source, run.seed, number), source, run
+        )
         run.once("pool", partial(note, members))
     else:
-        trained = given or _trained(settings, base, source, run)
+        trained = given or _trained(settings, untrained(settings, source, run.seed), source, run)
         run.once("pool", lambda: note(make_post(settings, trained, source, run)))
 
 
@@ -92,11 +92,6 @@ def _choose(settings: PoolSettings, base: nn.Module | None, source: Source, run:
         return choose_generation(settings, base, source, run.device, run.seed)
     run.once("choice", note)
     return Choice(**run.read_json(CHOICE))
-
-
-def _untrained(settings: PoolSettings, source: Source, run: Run) -> nn.Module:
-    with seeding.seeded(run.seed, "pool", "network"):
-        return build_network(settings.network, source.task)
 
 
 def _trained(settings: PoolSettings, base: nn.Module, source: Source, run: Run) -> nn.Module:

@@ -77,8 +77,9 @@ def pool_accuracies(members: Sequence[Member]) -> str:
     pruned = members[0]["widths"] is not None
     places = [number + 1 if pruned else member["epoch"] for number, member in enumerate(members)]
     scores = [member["accuracy"] for member in members]
-    axes.plot(places, scores, "o-", color="#0f766e")
-    for place, score in zip(places, scores, strict=True):
+    one_base = len(set(places)) == len(places)
+    axes.plot(places, scores, "o-" if one_base else "o", color="#0f766e")
+    for place, score in zip(places, scores, strict=True) if one_base else ():
         axes.annotate(
             f"{score:.1f}", (place, score), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7
         )

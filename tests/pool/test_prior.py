@@ -92,6 +92,46 @@ def test_an_interrupted_pool_ends_with_the_same_bytes(
     assert len(steps) <= 12 + 1 + 3  # no more than the epoch that was interrupted is done again
 
 
+def test_several_bases_have_trajectories_of_their_own_and_the_first_is_a_lone_ones(source: Source, open_run: OpenRun):
+    alone = build_pool(PRIOR, source, open_run("alone")).teachers
+    run = open_run("several")
+    pool = build_pool(PRIOR.model_copy(update={"bases": 3}), source, run)
+    assert [teacher.name for teacher in pool.teachers] == [
+        f"base-{base:03d}-epoch-{epoch:03d}" for epoch in (1, 3, 4) for base in range(3)
+    ]
+    states = [teacher.network.state_dict() for teacher in pool.teachers]
+    for lone, state in zip(alone, states[::3], strict=True):
+        assert all(torch.equal(value, state[name]) for name, value in lone.network.state_dict().items())
+    weights = {tuple(state["classifier.weight"].flatten().tolist()) for state in states}
+    assert len(weights) == 9
+    assert set(run.stages()) == {"pool", "pool/1", "pool/2"}
+    assert not [name for name in pool_files(run) if "training" in name]
+
+
+@pytest.mark.parametrize("dies_at", [2, 12, 13, 17, 24])
+def test_several_interrupted_bases_end_with_the_same_bytes(
+    source: Source, open_run: OpenRun, monkeypatch: pytest.MonkeyPatch, dies_at: int
+):
+    monkeypatch.setattr("teddy.checkpoint.SECONDS_BETWEEN", -1.0)
+    settings = PRIOR.model_copy(update={"bases": 3})
+    build_pool(settings, source, open_run("undisturbed"))
+    steps, original = [], torch.Tensor.backward
+
+    def die(loss: torch.Tensor) -> None:
+        steps.append(1)
+        if len(steps) == dies_at + 1:
+            raise KeyboardInterrupt
+        original(loss)
+
+    monkeypatch.setattr(torch.Tensor, "backward", die)
+    with pytest.raises(KeyboardInterrupt):
+        build_pool(settings, source, open_run("interrupted"))
+    run = open_run("interrupted")
+    build_pool(settings, source, run)
+    assert pool_files(run) == pool_files(open_run("undisturbed"))
+    assert len(steps) <= 3 * 12 + 1 + 3
+
+
 def test_a_pool_that_is_there_is_read_bit_for_bit_and_not_trained_again(source: Source, run: Run):
     first = build_pool(PRIOR, source, run)
     written = (run.folder / "pool" / "epoch-003.safetensors").stat().st_mtime_ns
