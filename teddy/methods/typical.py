@@ -3,9 +3,12 @@
 Shapes: N images, D features.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
@@ -26,13 +29,16 @@ def draw_typical(source: Source, network: nn.Module, per_class: int, generator: 
 
 
 def middle_rows(features: Tensor, count: int, seed: int) -> Tensor:
-    """The row of features [N, D] nearest to the centre of each of `count` clusters, those of large clusters first."""
-    with threadpool_limits(1):  # sums of several threads would depend on how many there are
+    """The row of features [N, D] nearest to the centre of each of `count` clusters, those of large clusters first; where
+    many are alike and there are fewer clusters, any others fill up."""
+    with threadpool_limits(1), warnings.catch_warnings():  # sums of several threads depend on how many there are
+        warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(count, n_init=1, random_state=seed).fit(features.numpy())
     distances = np.linalg.norm(features.numpy() - clusters.cluster_centers_[clusters.labels_], axis=1)
     sizes = np.bincount(clusters.labels_, minlength=count)
     nearest = []
-    for cluster in np.argsort(-sizes, kind="stable"):
+    for cluster in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
         inside = np.flatnonzero(clusters.labels_ == cluster)
         nearest.append(inside[distances[inside].argmin()])
-    return torch.tensor(nearest)
+    others = np.setdiff1d(np.arange(len(features)), nearest)
+    return torch.tensor([*nearest, *others[: count - len(nearest)]])

@@ -1,5 +1,6 @@
 """Where images start."""
 
+import pytest
 import torch
 
 from teddy.config import MethodSettings
@@ -37,6 +38,14 @@ def test_the_middle_of_each_cluster_is_found_and_the_largest_cluster_comes_first
     features = torch.cat([far + around[:2], far, near + around, near])  # the middles are rows 2 and 7
     assert middle_rows(features, 2, seed=0).tolist() == [7, 2]
     assert sorted(middle_rows(features, len(features), seed=0).tolist()) == list(range(len(features)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_images_that_are_alike_fill_up():
+    features = torch.cat([torch.zeros(6, 3), torch.ones(4, 3)])
+    rows = middle_rows(features, 5, seed=0).tolist()
+    assert len(set(rows)) == 5
+    assert {row < 6 for row in rows[:2]} == {True, False}
 
 
 def test_typical_images_are_of_their_class_and_differ(source: Source):
