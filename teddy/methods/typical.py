@@ -29,8 +29,8 @@ def draw_typical(source: Source, network: nn.Module, per_class: int, generator: 
 
 
 def middle_rows(features: Tensor, count: int, seed: int) -> Tensor:
-    """The row of features [N, D] nearest to the centre of each of `count` clusters, those of large clusters first; where
-    many are alike and there are fewer clusters, any others fill up."""
+    """The row of features [N, D] nearest to the centre of each of `count` clusters, those of large clusters first;
+    where many are alike and there are fewer clusters, any others fill up."""
     with threadpool_limits(1), warnings.catch_warnings():  # sums of several threads depend on how many there are
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = KMeans(count, n_init=1, random_state=seed).fit(features.numpy())
