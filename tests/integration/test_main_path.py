@@ -148,11 +148,11 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
 ):
     original, trained = evaluation.train_students, []
 
-    def die_at_the_third(*given: object) -> object:
+    def die_at_the_third(*given: object, **more: object) -> object:
         trained.append(1)
         if len(trained) == 3:
             raise KeyboardInterrupt
-        return original(*given)  # type: ignore[arg-type]
+        return original(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(evaluation, "train_students", die_at_the_third)
     with pytest.raises(KeyboardInterrupt):
