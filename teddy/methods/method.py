@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from teddy.config import MethodSettings
-from teddy.data.source import Source
+from teddy.data.source import Images, Source
 from teddy.methods.typical import draw_typical
 from teddy.pool.pool import Pool
 from teddy.synthesis.passes import Objective
@@ -26,8 +26,11 @@ class Method:
 def random_images(settings: MethodSettings, source: Source, pool: Pool, ipc: int, generator: torch.Generator) -> Tensor:
     """Real images drawn at random, or mosaics of them."""
     del pool
-    drawn = source.draw(ipc * settings.tiles**2, generator).pixels
-    return mosaics(source.preprocessing.normalise(drawn), settings.tiles)
+    return _mosaics_of(source.draw(ipc * settings.tiles**2, generator), settings, source)
+
+
+def _mosaics_of(drawn: Images, settings: MethodSettings, source: Source) -> Tensor:
+    return mosaics(source.preprocessing.normalise(drawn.pixels), settings.tiles)
 
 
 def mosaics(images: Tensor, tiles: int) -> Tensor:
@@ -47,8 +50,8 @@ def initial_images(
     if settings.initial == "real":
         return random_images(settings, source, pool, ipc, generator)
     if settings.initial == "typical":
-        drawn = draw_typical(source, pool.teachers[-1].network, ipc * settings.tiles**2, generator).pixels
-        return mosaics(source.preprocessing.normalise(drawn), settings.tiles)
+        strongest = pool.teachers[-1].network
+        return _mosaics_of(draw_typical(source, strongest, ipc * settings.tiles**2, generator), settings, source)
     shape = (len(source.classes) * ipc, source.channels, source.image_size, source.image_size)
     noise = torch.randn(shape, generator=generator)
     return noise.clamp(*source.preprocessing.bounds(noise))
