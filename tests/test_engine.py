@@ -164,6 +164,26 @@ def test_networks_trained_together_are_given_fast_layers():
     assert structure.conv1.weight.is_meta
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "resnet18"])
+def test_training_on_a_gpu_goes_the_same_way(name: str):
+    torch.manual_seed(0)
+    start, batch = build_network(name, TASK).train(), Batch(torch.randn(48, 1, 16, 16), torch.eye(3).repeat(16, 1))
+    values, ways = [], []
+    for engine in (Engine(CPU), Engine(torch.device("cuda"), half=True, compiles=True, captures=True, fuses=True)):
+        network = engine.place(copy.deepcopy(start))
+        before = [value.cpu().clone() for value in network.state_dict().values()]
+        optimizer = make_optimizer("sgd", network, learning_rate=1e-3, weight_decay=0, momentum=0)
+        step = make_stepper(Training(network, optimizer), loss, engine)
+        own = Batch(batch.images.to(engine.device), batch.labels.to(engine.device))
+        values.append([float(step(own)) for _ in range(6)])  # more than the calls before a step is captured
+        after = [value.cpu() for value in network.state_dict().values()]
+        ways.append(torch.cat([(new - old).flatten() for old, new in zip(before, after, strict=True) if old.dim()]))
+    assert values[1] == pytest.approx(values[0], rel=0.01)
+    assert torch.cosine_similarity(*ways, dim=0) > 0.99
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_training_that_is_restarted_is_a_new_one(name: str):
     torch.manual_seed(0)

@@ -4,17 +4,27 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from teddy.kernels.max_pool import max_pool
-from teddy.models.tracing import called_once, trace
+from teddy.kernels.trained_norm import trained_norm
+from teddy.models.layers import note_statistics
+from teddy.models.tracing import called_once, find_norms, trace
 
 WIDTH = 8  # channels, or a multiple, that tensor cores take in bf16
 
 
 def with_fast_layers(network: nn.Module) -> nn.Module:
-    """The network with faster layers that share its parameters; itself if its code does not allow that."""
+    """The network, to be trained, with faster layers that share its parameters and running statistics.
+
+    It is the network itself if its code does not allow that.
+    """
     traced = trace(network)
     if traced is None:
         return network
     use_fast_layers(traced)
+    for norm in find_norms(traced):
+        traced.set_submodule(norm.path, TrainedNorm(norm.layer, norm.relu))
+        with traced.graph.inserting_before(norm.nodes[-1]):
+            norm.replace_by(traced.graph.call_module(norm.path, (norm.given, norm.added)))
+    traced.recompile()
     return traced
 
 
@@ -52,6 +62,28 @@ class FastMaxPool(nn.Module):
     def forward(self, given: Tensor) -> Tensor:
         """The same result."""
         return max_pool(given, *self.how)  # type: ignore[arg-type]
+
+
+class TrainedNorm(nn.Module):
+    """BatchNorm as it is in training, and the addition and ReLU after it."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+
+    def __init__(self, layer: nn.BatchNorm2d, relu: bool) -> None:
+        super().__init__()
+        self._parameters, self._buffers = layer._parameters, layer._buffers  # under the same names
+        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, relu
+
+    def forward(self, given: Tensor, added: Tensor | None) -> Tensor:
+        """The result; the running statistics take in those of what was given."""
+        result, mean, variance = trained_norm(
+            given, added, self.weight, self.bias, self.running_mean, self.eps, self.relu
+        )
+        number = given.numel() // given.shape[1]
+        note_statistics(self, mean, variance * (number / (number - 1)))
+        return result
 
 
 def narrow_convolution(

@@ -1,7 +1,9 @@
 """The layers of a network that statistics matching looks at, whatever the architecture."""
 
 import copy
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -25,6 +27,17 @@ def normalising_by_batch(network: nn.Module) -> nn.Module:
         layer.register_buffer("running_mean", None)
         layer.register_buffer("running_var", None)
     return network
+
+
+@torch.no_grad()
+def note_statistics(layer: Any, mean: Tensor, variance: Tensor) -> None:
+    """Let a BatchNorm's running statistics, if it keeps any, take in those of a batch; the variance is unbiased."""
+    if layer.running_mean is None:
+        return
+    layer.num_batches_tracked.add_(1)
+    share = 1 / layer.num_batches_tracked if layer.momentum is None else layer.momentum
+    layer.running_mean.lerp_(mean, share)
+    layer.running_var.lerp_(variance, share)
 
 
 def classifier(network: nn.Module) -> nn.Module:

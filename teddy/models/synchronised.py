@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from teddy.errors import TeddyError
-from teddy.models.layers import BATCH_NORMS, batch_norms
+from teddy.models.layers import BATCH_NORMS, batch_norms, note_statistics
 
 
 def with_synchronised_norms(network: nn.Module) -> nn.Module:
@@ -46,21 +46,11 @@ class SynchronisedNorm(nn.Module):
         mean = sums[:-1] / count
         centred = values - mean.view(shape)
         variance = _Sum.apply(centred.square().sum(over)) / count
-        self._note(mean.detach(), variance.detach() * count / (count - 1))
+        note_statistics(layer, mean.detach(), variance.detach() * count / (count - 1))
         result = centred * (variance + layer.eps).rsqrt().view(shape)
         if layer.affine:
             result = result * layer.weight.view(shape) + layer.bias.view(shape)
         return result.to(given.dtype)
-
-    @torch.no_grad()
-    def _note(self, mean: Tensor, variance: Tensor) -> None:
-        layer = self.layer
-        if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
-            return
-        layer.num_batches_tracked.add_(1)
-        share = 1 / layer.num_batches_tracked if layer.momentum is None else layer.momentum
-        layer.running_mean.lerp_(mean, share)
-        layer.running_var.lerp_(variance, share)
 
 
 class _Sum(torch.autograd.Function):

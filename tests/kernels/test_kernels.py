@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 
 from teddy.kernels.max_pool import max_pool
 from teddy.kernels.measured_norm import measured_norm
+from teddy.kernels.trained_norm import trained_norm
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GROUPS, SIZE, EPS = 3, 4, 1e-5
@@ -56,6 +57,28 @@ def test_measured_norm_takes_any_layout():
     weight, bias, centre, spread = known
     torch.testing.assert_close(result, F.batch_norm(given, centre, spread, weight, bias, eps=EPS), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mean, group_statistics(given, 2)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [3, 64, 70, 130])
+@pytest.mark.parametrize("relu", [True, False], ids=["relu", "plain"])
+@pytest.mark.parametrize("addition", [True, False], ids=["addition", "alone"])
+@pytest.mark.parametrize("positions", [(3, 5), (20, 20)])
+def test_trained_norm_is_batch_norm_of_the_batch(channels: int, relu: bool, addition: bool, positions: tuple[int, int]):
+    torch.manual_seed(0)
+    shape = (SIZE, channels, *positions)
+    given, added = features(*shape), features(*shape) if addition else None
+    weight, bias = ((torch.rand(channels, device=DEVICE) + offset).requires_grad_() for offset in (0.5, -0.5))
+    centre = torch.rand(channels, device=DEVICE) - 0.5
+    result, mean, variance = trained_norm(given, added, weight, bias, centre, EPS, relu)
+    plain = F.batch_norm(given, None, None, weight, bias, training=True, eps=EPS)
+    plain = plain if added is None else plain + added
+    expected = plain.relu() if relu else plain
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip((mean, variance), group_statistics(given, 1), strict=True):
+        torch.testing.assert_close(ours, theirs[0], rtol=1e-4, atol=1e-5)
+    inputs = [given, weight, bias, *([] if added is None else [added])]
+    for ours, theirs in zip(gradients([result], inputs), gradients([expected], inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (3, 3, 0), (5, 2, 2)])

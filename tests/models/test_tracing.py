@@ -14,7 +14,7 @@ from teddy.models.zoo import build_network
 
 pytest.importorskip("triton")
 
-from teddy.models.fast_layers import FastConvolution, FastMaxPool, narrow_convolution, with_fast_layers
+from teddy.models.fast_layers import FastConvolution, FastMaxPool, TrainedNorm, narrow_convolution, with_fast_layers
 
 TASK = Task(4, 3, 32)
 # Each with the number of its BatchNorms, and of those that follow a convolution.
@@ -117,4 +117,5 @@ def test_networks_with_fast_layers_take_the_same_step(name: str):
     kinds = [type(layer) for layer in fast.modules()]
     assert (FastMaxPool in kinds) == (name == "torchvision/resnet18")
     assert kinds.count(FastConvolution) == {"resnet18": 4, "torchvision/resnet18": 4}.get(name, 1)
-    assert FastConvolution not in {type(layer) for layer in other.modules()}
+    assert kinds.count(TrainedNorm) == {"convnet-d2-w8-bn": 2, "vit_b_16": 0}.get(name, 20)
+    assert not {FastConvolution, TrainedNorm} & {type(layer) for layer in other.modules()}
