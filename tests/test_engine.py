@@ -176,7 +176,7 @@ def test_training_on_a_gpu_goes_the_same_way(name: str):
         before = [value.cpu().clone() for value in network.state_dict().values()]
         optimizer = make_optimizer("sgd", network, learning_rate=1e-3, weight_decay=0, momentum=0)
         step = make_stepper(Training(network, optimizer), loss, engine)
-        own = Batch(batch.images.to(engine.device), batch.labels.to(engine.device))
+        own = Batch(batch.images.to(engine.device), batch.targets.to(engine.device))
         values.append([float(step(own)) for _ in range(6)])  # more than the calls before a step is captured
         after = [value.cpu() for value in network.state_dict().values()]
         ways.append(torch.cat([(new - old).flatten() for old, new in zip(before, after, strict=True) if old.dim()]))
