@@ -23,7 +23,8 @@ class Split(NamedTuple):
 
 
 BLOCK_CHANNELS = 64
-SUMMING, SUMMING_BACKWARD, APPLYING = Split(32, 4, 1056), Split(32, 4, 1056), Split(32, 4, 4224)
+# What was fastest for a ResNet18 of 64 × 64 images on an H200.
+SUMMING, SUMMING_BACKWARD, APPLYING = Split(64, 8, 528), Split(16, 4, 1056), Split(32, 4, 16896)
 COMBINED_ROWS, COMBINED_CHANNELS = 256, 8
 
 
