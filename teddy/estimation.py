@@ -117,7 +117,7 @@ def _pool_seconds(config: Config, source: Source, engine: Engine) -> float:
         total += settings.size * settings.pruning.finetuning.epochs * per_epoch  # at most
     pace = _pace_of(settings.network, settings.training, loader, teacher_loss, source, engine.for_steps(steps))
     looked_at = len(source.train) * settings.class_means + len(source.test)
-    looking = settings.size * looked_at * _seconds_per_image(config, source, engine)
+    looking = settings.size * looked_at * _seconds_per_image(config, source, engine, precise=True)
     return settings.bases * pace.of(steps) + total * pace.step + looking
 
 
@@ -161,6 +161,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
             side_by_side=side_by_side,
         )
 
+    _start_measuring_memory()  # the trial that chose how many groups share a pass is plain, and takes more
     return _pace(iterations, paced).of(settings.iterations * len(groups) / len(some))
 
 
@@ -269,14 +270,14 @@ class _Clock:
             raise _Enough
 
 
-def _seconds_per_image(config: Config, source: Source, engine: Engine) -> float:
-    """Of a pass over data that only looks."""
+def _seconds_per_image(config: Config, source: Source, engine: Engine, *, precise: bool = False) -> float:
+    """Of a pass over data that only looks, in single precision as teachers are looked at or as students are."""
     network = engine.place(build_network(config.pool.network, source.task))
     some = source.train.take(torch.arange(min(SAMPLE, len(source.train)))).to(engine.device)
 
     def look(stage: Stage) -> None:
         while True:
-            accuracy(network, some, source.preprocessing, engine)
+            accuracy(network, some, source.preprocessing, None if precise else engine)
             stage.step()
 
     return _pace(look, replace(engine, compiles=False)).step / len(some)

@@ -36,7 +36,7 @@ def config_with(**settings: object) -> Config:
 @pytest.fixture
 def given_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimation, "_pace", lambda *_: _Pace(preparation=3.0, step=0.01))
-    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
+    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_, **__: 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
 
     monkeypatch.setattr(estimation, "student_loader", noting)
     monkeypatch.setattr(estimation, "_pace", pace)
-    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_: 0.001)
+    monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_, **__: 0.001)
     config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
     look = 12 * 359 * 0.001
     # five students in groups of 2, 2 and 1, two epochs of one batch; two on the full data, an epoch of six

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from teddy.data.memory import brought
 
+MOST_PIXELS = 1000 * 32**2  # of a batch that is only looked at: it is to take less memory than training does
+
 
 @dataclass(frozen=True)
 class Images:
@@ -25,6 +27,11 @@ class Images:
 
     def __getitem__(self, rows: Tensor) -> "Images":
         return Images(self.pixels[rows], self.labels[rows])
+
+    @property
+    def size(self) -> int:
+        """S."""
+        return self.pixels.shape[-1]
 
     def to(self, device: torch.device) -> "Images":
         """The same on another device."""
@@ -46,6 +53,10 @@ class ImageSet(Protocol):
     def labels(self) -> Tensor:
         """int64 [N]."""
 
+    @property
+    def size(self) -> int:
+        """S."""
+
     def __len__(self) -> int: ...
 
     def to(self, device: torch.device) -> "ImageSet":
@@ -58,6 +69,6 @@ class ImageSet(Protocol):
         """Some of them, in memory."""
 
 
-def in_order(images: ImageSet, batch_size: int) -> Iterator[Images]:
-    """All images, batch by batch."""
-    return images.batches(torch.arange(len(images)).split(batch_size))
+def in_order(images: ImageSet, most: int) -> Iterator[Images]:
+    """All images, batch by batch: `most` images in each, or fewer of large ones."""
+    return images.batches(torch.arange(len(images)).split(max(min(most, MOST_PIXELS // images.size**2), 1)))

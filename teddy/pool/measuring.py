@@ -15,7 +15,7 @@ from teddy.models.layers import batch_norms, normalisation_layers
 from teddy.models.recording import Recorder
 from teddy.training import evaluating
 
-BATCH, BATCH_PIXELS = 500, 500 * 64**2  # at most so many images, so many pixels
+BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,7 @@ def last_features(network: nn.Module, source: Source) -> Tensor:
     """The classifier's inputs [N, D] for all training images, on the CPU."""
     images, recorder = source.train.to(next(network.parameters()).device), Recorder(network, pooled)
     with evaluating(network):
-        parts = [
-            recorder(source.preprocessing.normalise(part.pixels))[1][-1].cpu()
-            for part in in_order(images, _batch_size(source))
-        ]
+        parts = [recorder(source.preprocessing.normalise(part.pixels))[1][-1].cpu() for part in in_order(images, BATCH)]
     recorder.remove()
     return torch.cat(parts)
 
@@ -66,10 +63,9 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
     def reduce(features: Tensor) -> tuple[Tensor, Statistics | None]:
         return pooled(features), batch_statistics(features) if counted else None
 
-    images, batch_size = source.train.to(device), _batch_size(source)
-    recorder = Recorder(network, reduce)
+    images, recorder = source.train.to(device), Recorder(network, reduce)
     with evaluating(network):
-        for part in in_order(images, batch_size):
+        for part in in_order(images, BATCH):
             _, reduced = recorder(source.preprocessing.normalise(part.pixels))
             if counted:
                 batch = [statistics for _, statistics in reduced[: len(norms)] if statistics]
@@ -84,7 +80,3 @@ def measure(network: nn.Module, source: Source, device: torch.device, *, class_m
         tuple(total.variance for total in totals),
         tuple(total / counts.clamp(min=1)[:, None] for total in sums) if counts is not None else (),
     )
-
-
-def _batch_size(source: Source) -> int:
-    return max(min(BATCH, BATCH_PIXELS // source.image_size**2), 1)

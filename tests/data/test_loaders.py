@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 import torch
 
+from teddy.data import images as images_module
 from teddy.data.augment import Change, draw_change
 from teddy.data.loaders import Loader
 from teddy.data.preprocessing import Preprocessing
@@ -99,3 +100,14 @@ def test_only_its_own_part_of_a_batch_is_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Images, "batches", lambda self, rows: batches(self, read.extend(rows) or rows))
     shown = sum(len(batch.images) for batch in loader(part=(0, 2)).epoch(0))
     assert sum(map(len, read)) == shown < 10
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(16, [10, 10, 5]), (32, [10, 10, 5]), (64, [2] * 12 + [1]), (128, [1] * 25)]
+)
+def test_large_images_are_looked_at_in_smaller_batches(size: int, expected: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(images_module, "MOST_PIXELS", 10 * 32**2)
+    images = Images(torch.zeros(25, 1, size, size, dtype=torch.uint8), torch.arange(25))
+    parts = list(images_module.in_order(images, 10))
+    assert [len(part) for part in parts] == expected
+    assert torch.cat([part.labels for part in parts]).tolist() == list(range(25))

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from teddy import seeding
+from teddy.data import images as images_module
 from teddy.data.source import Source
 from teddy.models.convnet import ConvNet
 from teddy.models.layers import recorded_layers
 from teddy.models.zoo import build_network
-from teddy.pool import measuring
 from teddy.pool.measuring import measure
 from teddy.pool.pool import Pool, Teacher
 
@@ -42,7 +42,7 @@ def test_a_spread_ends_with_the_last(size: int, count: int, expected: list[int])
 
 @pytest.mark.parametrize("batch", [1, 5, 24])
 def test_class_means_by_naive_loops(source: Source, batch: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measuring, "BATCH_PIXELS", batch * 64)
+    monkeypatch.setattr(images_module, "MOST_PIXELS", batch * 64)
     torch.manual_seed(0)
     network = ConvNet(depth=1, width=3, norm="bn", num_classes=2, channels=1, image_size=8).eval()
     measured = measure(network, source, CPU, class_means=True)
@@ -65,7 +65,7 @@ def test_networks_without_batchnorm_are_measured_on_the_data(
     pixels = source.train.pixels.repeat_interleave(size // 8, 2).repeat_interleave(size // 8, 3)
     larger = Source("large", source.classes, type(source.train)(pixels, source.train.labels), source.test, 1, size,
                     source.preprocessing, "large")  # fmt: skip
-    monkeypatch.setattr(measuring, "BATCH_PIXELS", 7 * size**2)
+    monkeypatch.setattr(images_module, "MOST_PIXELS", 7 * size**2)
     torch.manual_seed(0)
     network = build_network(name, larger.task).eval()
     *norms, _ = recorded_layers(network)
