@@ -46,8 +46,13 @@ QUICK_ARGUMENTS = [part for key, value in QUICK.items() for part in ("--set", f"
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter runs one after the other."""
     if not torch.cuda.is_available() and find_spec("triton"):
-        monkeypatch.setattr("teddy.kernels.measured_norm.PROGRAMS", 12)
-        monkeypatch.setattr("teddy.kernels.measured_norm.ROWS", 64)
+        from teddy.kernels.chunks import Split
+
+        for name in ("measured_norm.ALONE", "measured_norm.ADDED", "trained_norm.SUMMING",
+                     "trained_norm.SUMMING_BACKWARD", "trained_norm.APPLYING"):  # fmt: skip
+            monkeypatch.setattr(f"teddy.kernels.{name}", Split(rows=64, warps=4, programs=12))
+        for name in ("measured_norm.COMBINED", "trained_norm.COMBINED_ROWS"):
+            monkeypatch.setattr(f"teddy.kernels.{name}", 4)  # so that there is more than one turn
         monkeypatch.setattr("teddy.kernels.max_pool.BLOCK", 4096)
 
 

@@ -63,21 +63,22 @@ def test_stages_add_up(digits: object):
     assert evaluation == pytest.approx(2 * 3 + 4 * 2 * (2 * 0.01 + look) + 3 + 6 * 0.01 + look)
 
 
+def pace_of_one_step(work: Callable[[Stage], None], engine: Engine) -> _Pace:
+    del engine
+    with suppress(_Enough):
+        work(Once())
+    return _Pace(preparation=3.0, step=0.01)
+
+
 def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pytest.MonkeyPatch):
     groups = []
-
-    def pace(work: Callable[[Stage], None], engine: Engine) -> _Pace:
-        del engine
-        with suppress(_Enough):
-            work(Once())
-        return _Pace(preparation=3.0, step=0.01)
 
     def noting(row: object, numbers: Sequence[int], *given: object, **more: object) -> object:
         groups.append(len(numbers))
         return student_loader(row, numbers, *given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(estimation, "student_loader", noting)
-    monkeypatch.setattr(estimation, "_pace", pace)
+    monkeypatch.setattr(estimation, "_pace", pace_of_one_step)
     monkeypatch.setattr(estimation, "_seconds_per_image", lambda *_, **__: 0.001)
     config = config_with(**{"engine.students": 2, "evaluation.seeds": 5, "evaluation.full_data_seeds": 2})
     look = 12 * 359 * 0.001
@@ -85,6 +86,32 @@ def test_students_are_timed_as_they_will_train(digits: object, monkeypatch: pyte
     expected = 2 * 2 * 3 + 4 * (3 * 2 * 0.01 + 5 * look) + 3 + 6 * 0.01 + 2 * look
     assert seconds(config, digits)[2] == pytest.approx(expected)
     assert groups == [2, 1] * 2 + [2]  # the controls train as the distilled images do
+
+
+@pytest.mark.usefixtures("given_pace")
+def test_memory_is_that_of_the_steps_and_not_of_the_trial_before_them(digits: object, monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    trial, pace = estimation.groups_side_by_side, estimation._pace
+    monkeypatch.setattr(estimation, "_start_measuring_memory", lambda: told.append("memory"))
+    monkeypatch.setattr(estimation, "groups_side_by_side", lambda *given: (told.append("trial"), trial(*given))[1])
+    monkeypatch.setattr(estimation, "_pace", lambda *given: (told.append("pace"), pace(*given))[1])
+    seconds(config_with(), digits)
+    after = told[told.index("trial") :]
+    assert after[:3] == ["trial", "memory", "pace"]
+
+
+def test_teachers_are_looked_at_in_single_precision(digits: object, monkeypatch: pytest.MonkeyPatch):
+    used: list[Engine | None] = []
+
+    def look(network: object, images: object, preprocessing: object, engine: Engine | None) -> None:
+        del network, images, preprocessing
+        used.append(engine)
+        raise _Enough
+
+    monkeypatch.setattr(estimation, "accuracy", look)
+    monkeypatch.setattr(estimation, "_pace", pace_of_one_step)
+    seconds(config_with(), digits)
+    assert used == [None, Engine(torch.device("cpu"))]  # the pool's, then the students'
 
 
 class Time:

@@ -11,9 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_CHANNELS, WARPS, COMBINED = 64, 4, 32
-ROWS, ROWS_ADDED = 16, 64  # in a block, without and with something that is added: what was fastest on an H200
-PROGRAMS = 1056  # eight for each of its multiprocessors
+from teddy.kernels.chunks import BLOCK_CHANNELS, Split, combined, cut
+
+# Without and with something that is added, what was fastest on an H200, which has 132 multiprocessors.
+ALONE, ADDED = Split(16, 4, 8 * 132), Split(64, 4, 8 * 132)
+COMBINED = 32
 
 
 @triton.jit
@@ -57,18 +59,12 @@ def _combine(sums, centre, mean, variance, chunks, rows, channels, BLOCK_N: tl.c
     group = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     present = columns < channels
-    total = tl.zeros([BLOCK_N, BLOCK_C], dtype=tl.float32)
-    squares = tl.zeros([BLOCK_N, BLOCK_C], dtype=tl.float32)
-    for first in range(0, chunks, BLOCK_N):
-        numbers = first + tl.arange(0, BLOCK_N)
-        inside = (numbers < chunks)[:, None] & present[None, :]
-        place = (group * chunks + numbers)[:, None] * 2 * channels + columns[None, :]
-        total += tl.load(sums + place, mask=inside, other=0.0)
-        squares += tl.load(sums + place + channels, mask=inside, other=0.0)
-    apart = tl.sum(total, 0) / rows
+    own = sums + group * chunks * 2 * channels
+    total, squares = combined(own, chunks, channels, columns, present, BLOCK_N, BLOCK_C)
+    apart = total / rows
     middle = tl.load(centre + columns, mask=present, other=0.0)
     tl.store(mean + group * channels + columns, middle + apart, mask=present)
-    tl.store(variance + group * channels + columns, tl.sum(squares, 0) / rows - apart * apart, mask=present)
+    tl.store(variance + group * channels + columns, squares / rows - apart * apart, mask=present)
 
 
 def measured_norm(
@@ -89,21 +85,18 @@ def _measured_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     given = given.contiguous(memory_format=torch.channels_last)
     added = None if added is None else added.contiguous(memory_format=torch.channels_last)
-    block_rows = ROWS if added is None else ROWS_ADDED
+    how = ALONE if added is None else ADDED
     channels, rows = given.shape[1], given.numel() // given.shape[1] // groups
-    blocks = triton.cdiv(channels, BLOCK_CHANNELS)
-    chunks = min(triton.cdiv(PROGRAMS, groups * blocks), triton.cdiv(rows, block_rows))
-    chunk_rows = triton.cdiv(triton.cdiv(rows, chunks), block_rows) * block_rows
-    chunks = triton.cdiv(rows, chunk_rows)
+    chunks, blocks, chunk_rows = cut(rows, channels, how, groups)
     out = torch.empty_like(given)
     sums = given.new_empty((groups, chunks, 2, channels), dtype=torch.float32)
     mean, variance = (given.new_empty((groups, channels), dtype=torch.float32) for _ in range(2))
     _read[(chunks, groups, blocks)](
         given, added, scale, shift, centre, out, sums, rows, channels, chunk_rows,
-        HAS_ADDED=added is not None, RELU=relu, BLOCK_R=block_rows, BLOCK_C=BLOCK_CHANNELS, num_warps=WARPS,
+        HAS_ADDED=added is not None, RELU=relu, BLOCK_R=how.rows, BLOCK_C=BLOCK_CHANNELS, num_warps=how.warps,
     )  # fmt: skip
     _combine[(groups, blocks)](
-        sums, centre, mean, variance, chunks, rows, channels, BLOCK_N=COMBINED, BLOCK_C=BLOCK_CHANNELS, num_warps=WARPS
+        sums, centre, mean, variance, chunks, rows, channels, BLOCK_N=COMBINED, BLOCK_C=BLOCK_CHANNELS
     )
     return out, mean, variance
 

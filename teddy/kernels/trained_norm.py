@@ -6,23 +6,13 @@ reads as often, more slowly: its variance divides at each value, and few program
 Shapes: R rows (images and positions) of C channels, which lie in memory with the channels last.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from teddy.kernels.chunks import BLOCK_CHANNELS, Split, combined, cut
 
-class Split(NamedTuple):
-    """How a kernel's work is split: rows of a block, warps of a program, programs in all."""
-
-    rows: int
-    warps: int
-    programs: int
-
-
-BLOCK_CHANNELS = 64
 # What was fastest for a ResNet18 of 64 × 64 images on an H200.
 SUMMING, SUMMING_BACKWARD, APPLYING = Split(64, 8, 528), Split(16, 4, 1056), Split(32, 4, 16896)
 COMBINED_ROWS, COMBINED_CHANNELS = 256, 8
@@ -72,36 +62,22 @@ def _sums(
 
 
 @triton.jit
-def _combined(sums, chunks, channels, columns, present, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Both sums over the chunks."""
-    total = tl.zeros([BLOCK_N, BLOCK_C], dtype=tl.float32)
-    products = tl.zeros([BLOCK_N, BLOCK_C], dtype=tl.float32)
-    for first in range(0, chunks, BLOCK_N):
-        numbers = first + tl.arange(0, BLOCK_N)
-        inside = (numbers < chunks)[:, None] & present[None, :]
-        place = numbers[:, None] * 2 * channels + columns[None, :]
-        total += tl.load(sums + place, mask=inside, other=0.0)
-        products += tl.load(sums + place + channels, mask=inside, other=0.0)
-    return tl.sum(total, 0), tl.sum(products, 0)
-
-
-@triton.jit
 def _describe(
     sums, centre, weight, bias, statistics, chunks, rows, channels, eps, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr
 ):
     """[mean, biased variance, scale, shift] of a block of channels."""
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     present = columns < channels
-    total, squares = _combined(sums, chunks, channels, columns, present, BLOCK_N, BLOCK_C)
+    total, squares = combined(sums, chunks, channels, columns, present, BLOCK_N, BLOCK_C)
     apart = total / rows
     mean = tl.load(centre + columns, mask=present, other=0.0) + apart
     variance = tl.maximum(squares / rows - apart * apart, 0.0)
     scale = tl.load(weight + columns, mask=present, other=0.0) / tl.sqrt(variance + eps)
+    shift = tl.load(bias + columns, mask=present, other=0.0) - mean * scale
     tl.store(statistics + columns, mean, mask=present)
     tl.store(statistics + channels + columns, variance, mask=present)
     tl.store(statistics + 2 * channels + columns, scale, mask=present)
-    tl.store(statistics + 3 * channels + columns, tl.load(bias + columns, mask=present, other=0.0) - mean * scale,
-             mask=present)  # fmt: skip
+    tl.store(statistics + 3 * channels + columns, shift, mask=present)
 
 
 @triton.jit
@@ -112,7 +88,7 @@ def _describe_backward(
     """The gradients of weight and bias, and [slope, level] with which ∂x = scale · gradient + slope · x + level."""
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     present = columns < channels
-    total, products = _combined(sums, chunks, channels, columns, present, BLOCK_N, BLOCK_C)
+    total, products = combined(sums, chunks, channels, columns, present, BLOCK_N, BLOCK_C)
     mean = tl.load(statistics + columns, mask=present, other=0.0)
     variance = tl.load(statistics + channels + columns, mask=present, other=0.0)
     scale = tl.load(statistics + 2 * channels + columns, mask=present, other=0.0)
@@ -234,10 +210,8 @@ def _applied(
 def _grid(given: Tensor, how: Split) -> tuple[tuple[int, int], tuple[int, int, int]]:
     """The grid of programs (chunks of rows, blocks of channels); the numbers of rows, channels and rows in a chunk."""
     channels, rows = given.shape[1], given.numel() // given.shape[1]
-    blocks = triton.cdiv(channels, BLOCK_CHANNELS)
-    chunks = min(triton.cdiv(how.programs, blocks), triton.cdiv(rows, how.rows))
-    chunk_rows = triton.cdiv(triton.cdiv(rows, chunks), how.rows) * how.rows
-    return (triton.cdiv(rows, chunk_rows), blocks), (rows, channels, chunk_rows)
+    chunks, blocks, chunk_rows = cut(rows, channels, how)
+    return (chunks, blocks), (rows, channels, chunk_rows)
 
 
 def _combining(channels: int) -> tuple[int]:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from teddy.kernels.max_pool import max_pool
 from teddy.kernels.trained_norm import trained_norm
 from teddy.models.layers import note_statistics
-from teddy.models.tracing import called_once, find_norms, trace
+from teddy.models.tracing import NormInPlace, called_once, find_norms, trace
 
 WIDTH = 8  # channels, or a multiple, that tensor cores take in bf16
 
@@ -21,7 +21,7 @@ def with_fast_layers(network: nn.Module) -> nn.Module:
         return network
     use_fast_layers(traced)
     for norm in find_norms(traced):
-        traced.set_submodule(norm.path, TrainedNorm(norm.layer, norm.relu))
+        traced.set_submodule(norm.path, TrainedNorm(norm))
         with traced.graph.inserting_before(norm.nodes[-1]):
             norm.replace_by(traced.graph.call_module(norm.path, (norm.given, norm.added)))
     traced.recompile()
@@ -65,17 +65,8 @@ class FastMaxPool(nn.Module):
         return max_pool(given, *self.how)  # type: ignore[arg-type]
 
 
-class TrainedNorm(nn.Module):
+class TrainedNorm(NormInPlace):
     """BatchNorm as it is in training, and the addition and ReLU after it."""
-
-    weight: Tensor
-    bias: Tensor
-    running_mean: Tensor
-
-    def __init__(self, layer: nn.BatchNorm2d, relu: bool) -> None:
-        super().__init__()
-        self._parameters, self._buffers = layer._parameters, layer._buffers  # under the same names
-        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, relu
 
     def forward(self, given: Tensor, added: Tensor | None) -> Tensor:
         """The result; the running statistics take in those of what was given."""

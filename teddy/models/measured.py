@@ -8,7 +8,7 @@ from teddy.kernels.measured_norm import measured_norm
 from teddy.models.fast_layers import use_fast_layers
 from teddy.models.layers import classifier, normalisation_layers
 from teddy.models.recording import GroupRecorder, Seen
-from teddy.models.tracing import find_norms, trace
+from teddy.models.tracing import NormInPlace, find_norms, trace
 
 
 def group_recorder(network: nn.Module) -> nn.Module:
@@ -27,7 +27,7 @@ def group_recorder(network: nn.Module) -> nn.Module:
     use_fast_layers(traced)
     seen = {}
     for norm in norms:
-        traced.set_submodule(norm.path, MeasuredNorm(norm.layer, norm.relu))
+        traced.set_submodule(norm.path, MeasuredNorm(norm))
         with graph.inserting_before(norm.nodes[-1]):
             both = graph.call_module(norm.path, (norm.given, norm.added, groups))
             result, statistics = (graph.call_function(operator.getitem, (both, part)) for part in range(2))
@@ -53,18 +53,8 @@ class MeasuredRecorder(nn.Module):
         return logits, [Seen(given, groups, known) for given, known in zip(inputs, statistics, strict=True)]
 
 
-class MeasuredNorm(nn.Module):
+class MeasuredNorm(NormInPlace):
     """BatchNorm as it is in evaluation, and the addition and ReLU after it."""
-
-    weight: Tensor
-    bias: Tensor
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, layer: nn.BatchNorm2d, relu: bool) -> None:
-        super().__init__()
-        self._parameters, self._buffers = layer._parameters, layer._buffers  # under the same names
-        self.eps, self.relu = layer.eps, relu
 
     def forward(self, given: Tensor, added: Tensor | None, groups: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The result, and the mean and variance [G, C] of what was given."""

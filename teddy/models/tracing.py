@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 RELUS = frozenset({F.relu, torch.relu, "relu", "relu_"})
@@ -42,6 +42,20 @@ class Norm:
         self.nodes[-1].replace_all_uses_with(result)
         for node in reversed(self.nodes):
             result.graph.erase_node(node)
+
+
+class NormInPlace(nn.Module):
+    """What stands in the place of such a BatchNorm: it has the same parameters and statistics under the same names."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: Norm) -> None:
+        super().__init__()
+        self._parameters, self._buffers = norm.layer._parameters, norm.layer._buffers
+        self.eps, self.momentum, self.relu = norm.layer.eps, norm.layer.momentum, norm.relu
 
 
 def trace(network: nn.Module) -> fx.GraphModule | None:
