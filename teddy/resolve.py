@@ -23,7 +23,7 @@ from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
-from teddy.pool.existing import how_made
+from teddy.pool.existing import CHOOSING, how_made
 from teddy.pool.store import read_index
 from teddy.recipes import DEFAULT_METHOD, find_recipe, fitting_recipe
 from teddy.run import pick_device
@@ -57,10 +57,8 @@ def resolve(
     if pool is not None:
         _put_pool(tree, Path(pool), source)
     changed = _change(tree, {"data.source": source, "ipc": ipc, "method.name": method}, settings)
-    if pool is not None and (path := next((path for path in changed if path.startswith("pool.")), None)):
-        raise TeddyError(
-            f"{path}: decides how a pool is made, and --pool {pool} is made already; leave one of them out"
-        )
+    if pool is not None:
+        _check_pool_is_left_as_it_is(Path(pool), changed)
     if "data" not in tree or "ipc" not in tree:
         raise TeddyError("a source and --ipc are needed, as arguments or in the recipe")
     return parse_config(_with_whole_paths(tree, parse_config(tree)))
@@ -104,6 +102,16 @@ def _put_pool(tree: dict[str, Any], folder: Path, source: str | Path | None) -> 
         tree["data"] = {**made["data"], **tree.get("data", {})}
     for key in ("mean", "std"):  # the teachers' own, whatever this data's would be
         put(tree, f"data.{key}", index[key])
+
+
+def _check_pool_is_left_as_it_is(folder: Path, changed: Iterable[str]) -> None:
+    """Raise on settings of a pool that is made already; which of its snapshots are used may be said."""
+    free = CHOOSING if read_index(folder)["generation"] == "prior" else ()
+    for path in changed:
+        if path.startswith("pool.") and path not in free:
+            raise TeddyError(
+                f"{path}: decides how a pool is made, and --pool {folder} is made already; leave one of them out"
+            )
 
 
 def _with_whole_paths(tree: dict[str, Any], config: PoolConfig) -> dict[str, Any]:

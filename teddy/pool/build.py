@@ -14,7 +14,7 @@ from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
 from teddy.pool.base import digest, load_base
 from teddy.pool.choice import Choice, choose_generation
-from teddy.pool.existing import check_fits, take_over
+from teddy.pool.existing import check_fits, chosen_members, take_over
 from teddy.pool.pool import Pool
 from teddy.pool.post import make_post
 from teddy.pool.prior import CHECKPOINT, make_prior, train_base, untrained
@@ -30,7 +30,7 @@ def build_pool(settings: PoolSettings, source: Source, run: Run) -> Pool:
     """The pool of this run: made, or taken over, and left in its folder, if it is not there yet; and read."""
     if not run.world.looked(run.has(INDEX)):
         if settings.folder:
-            run.once("pool", partial(take_over, Path(settings.folder), run))
+            run.once("pool", partial(take_over, settings, Path(settings.folder), run))
         else:
             _make(settings, source, run)
     run.sweep(PROGRESS)
@@ -48,6 +48,7 @@ def check_pool(settings: PoolSettings, source: Source, device: torch.device, pro
         )
     if settings.folder:
         check_fits(Path(settings.folder), source)
+        chosen_members(settings, Path(settings.folder))
     elif settings.weights:
         load_base(settings.network, Path(settings.weights), source, device)
     smallest = len(source.train) // -(-len(source.train) // settings.training.batch_size)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from teddy.config import read_recipe
+from teddy.config import PoolSettings, read_recipe
 from teddy.data.source import Source
 from teddy.errors import TeddyError
 from teddy.files import copy_sum
-from teddy.pool.store import FOLDER, INDEX, read_index
+from teddy.pool.store import FOLDER, INDEX, Member, read_index
 from teddy.run import CONFIG, Run
+
+CHOOSING = ("pool.first", "pool.last", "pool.every")  # settings that are left to whoever uses a pool of snapshots
 
 
 def how_made(folder: Path) -> dict[str, Any]:
@@ -39,11 +41,28 @@ def check_fits(folder: Path, source: Source) -> None:
         )
 
 
-def take_over(folder: Path, run: Run) -> None:
-    """Link or copy a finished pool into the run folder, so that the run stays whole when the other one goes."""
-    names = [f"{member['name']}.safetensors" for member in read_index(folder)["members"]]
+def chosen_members(settings: PoolSettings, folder: Path) -> list[Member]:
+    """The snapshots of a pool that `first`, `last` and `every` name, or all of its pruned members."""
+    index = read_index(folder)
+    if index["generation"] == "post":
+        return index["members"]
+    wanted = settings.snapshots
+    times = [member["epoch"] if settings.unit == "epochs" else member["step"] for member in index["members"]]
+    if missing := sorted(set(wanted).difference(times)):
+        there = ", ".join(f"{time:g}" for time in sorted(set(times)))
+        raise TeddyError(
+            f"--pool {folder}: has no snapshot after {missing[0]} {settings.unit}, but after {there}; choose among "
+            "them with pool.first, pool.last and pool.every"
+        )
+    return [member for member, time in zip(index["members"], times, strict=True) if time in wanted]
+
+
+def take_over(settings: PoolSettings, folder: Path, run: Run) -> None:
+    """Link or copy a finished pool, or what is chosen of it, into the run folder, so that the run stays whole when the
+    other one goes."""
+    members = chosen_members(settings, folder)
     (run.folder / FOLDER).mkdir(exist_ok=True)
-    for name in [*names, Path(INDEX).name]:  # the index last: it says that all are there
+    for name in [f"{member['name']}.safetensors" for member in members]:
         file, place = folder / FOLDER / name, run.folder / FOLDER / name
         if not file.is_file():
             raise TeddyError(f"--pool {folder}: {name} is missing; copy the pool again")
@@ -55,7 +74,8 @@ def take_over(folder: Path, run: Run) -> None:
             beside = place.with_name(f".{name}.part")
             shutil.copyfile(file, beside)
             beside.replace(place)
-    run.say(f"pool: {len(names)} teachers taken over from {folder}")
+    run.write_json(INDEX, {**read_index(folder), "members": members})
+    run.say(f"pool: {len(members)} teachers taken over from {folder}")
 
 
 def _shown(classes: Sequence[str]) -> str:

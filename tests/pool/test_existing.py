@@ -49,6 +49,20 @@ def test_a_run_with_a_pool_is_the_run_that_makes_it_itself(outcome: library.Outc
         assert (own.folder / name).read_bytes() == (outcome.folder / name).read_bytes()
 
 
+def test_some_of_a_pool_are_a_pool(pool: Path, tmp_path: Path):
+    rest = {key: value for key, value in QUICK.items() if not key.startswith("pool.")}
+    some = {**rest, "pool.every": 2, "method.teachers": 1}
+    run = library.distill("digits", ipc=1, out=tmp_path / "run", pool=pool, settings=some, console=QUIET)
+    assert [member["name"] for member in read_index(run.folder)["members"]] == ["epoch-001", "epoch-003"]
+    own = {**QUICK, "pool.every": 2, "method.teachers": 1}
+    alone = library.distill("digits", ipc=1, out=tmp_path / "own", settings=own, console=QUIET)
+    assert alone.results == run.results
+    assert library.verify(run.folder) == []
+    last = {**rest, "pool.first": 3, "method.teachers": 1}
+    again = library.distill("digits", ipc=1, out=tmp_path / "again", pool=run.folder, settings=last, console=QUIET)
+    assert [member["name"] for member in read_index(again.folder)["members"]] == ["epoch-003"]
+
+
 def test_a_run_stays_whole_when_its_pool_goes(pool: Path, tmp_path: Path):
     copy = tmp_path / "pool"
     shutil.copytree(pool, copy)
@@ -143,7 +157,18 @@ MISTAKES: dict[str, tuple[Callable[[Path, Path], Path], list[str], str]] = {
     ),
     "a member gone": (lambda pool, to: without_member(pool, to / "p"), [], "epoch-002.safetensors is missing"),
     "settings for a pool that is there": (
-        lambda pool, _: pool, ["--set", "pool.every=2"], "pool.every: decides how a pool is made, and --pool",
+        lambda pool, _: pool, ["--set", "pool.bases=2"], "pool.bases: decides how a pool is made, and --pool",
+    ),
+    "a snapshot that it does not have": (
+        lambda pool, _: pool, ["--set", "pool.first=0"], "has no snapshot after 0 epochs, but after 1, 2, 3; choose",
+    ),
+    "a choice among pruned members": (
+        lambda pool, to: change_index(pool, to / "p", generation="post"), ["--set", "pool.every=2"],
+        "pool.every: decides how a pool is made, and --pool",
+    ),
+    "more teachers than are chosen": (
+        lambda pool, _: pool, ["--set", "pool.first=3", "--set", "method.teachers=2"],
+        "method.teachers: draws 2 of a pool of 1",
     ),
     "more teachers than it has": (
         lambda pool, _: pool, ["--set", "method.teachers=4"], "method.teachers: draws 4 of a pool of 3",
