@@ -5,6 +5,7 @@ few more; what results is written into the run folder and, given back as a recip
 """
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -225,6 +226,9 @@ class MethodSettings(Settings):
         1,
         description="not from noise: so many real images, made smaller, along each side of one; 2 is a mosaic of four",
     )
+    kept: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="not from noise: this share of each class's real images, rounded down, stays as it is"
+    )
     statistics: Literal["global", "class-wise", "both"] = Field(
         "global", description="Eq. 6, Proposition 2's form before balance is assumed, or their sum"
     )
@@ -247,6 +251,16 @@ class MethodSettings(Settings):
     residual: Share = Field(0.0, description="of the images of the beginning, mixed in again on the way")
     residual_times: Count = Field(3, description="so often, at even distances")
     augment: AugmentSettings = AugmentSettings(crop=(0.08, 1.0), flip=0.5, roll=4)
+
+    def made(self, ipc: int) -> int:
+        """How many of a class's images are made, and not kept as they are; those come first."""
+        return ipc - math.floor(self.kept * ipc + 1e-9)
+
+    @model_validator(mode="after")
+    def _no_noise_is_kept(self) -> Self:
+        if self.kept and self.initial == "noise":
+            raise ValueError(f"kept: {self.kept} of the images would stay noise; set initial to real or typical")
+        return self
 
     @model_validator(mode="after")
     def _something_is_minimised(self) -> Self:

@@ -131,6 +131,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
         config.ipc,
         classes_per_group=settings.classes_per_group,
         images_per_class=settings.images_per_class,
+        made=settings.made(config.ipc),
     )
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
     start = torch.randn(shape)

@@ -71,6 +71,10 @@ MISTAKES = {
         ["digits", "--ipc", 1, "--set", "method.tiles=3"],
         "method.tiles: 3 does not divide images of 16 pixels a side",
     ),
+    "noise that is kept": (
+        ["digits", "--ipc", 2, "--set", "method.initial=noise", "--set", "method.kept=0.5"],
+        "method: kept: 0.5 of the images would stay noise; set initial to real or typical",
+    ),
     "stored labels of coloured images": (
         ["digits", "--ipc", 1, "--set", "relabel.labels=stored", "--set", "relabel.augment.cutout=0.5"],
         "relabel: labels: stored labels know no colours and holes; leave labels online, or augment without",

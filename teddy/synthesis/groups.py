@@ -28,10 +28,13 @@ class Group:
         return len(self.labels), len(self.labels.unique())
 
 
-def make_groups(num_classes: int, ipc: int, *, classes_per_group: int, images_per_class: int) -> list[Group]:
-    """Groups over a set in which row `label · ipc + i` is the i-th image of class `label`."""
+def make_groups(
+    num_classes: int, ipc: int, *, classes_per_group: int, images_per_class: int, made: int | None = None
+) -> list[Group]:
+    """Groups over a set in which row `label · ipc + i` is the i-th image of class `label`: all, or the first `made`
+    of each class."""
     groups: list[Group] = []
-    for index, indices in enumerate(torch.arange(ipc).split(images_per_class)):
+    for index, indices in enumerate(torch.arange(ipc if made is None else made).split(images_per_class)):
         for classes in torch.arange(num_classes).split(classes_per_group):
             rows = (classes[:, None] * ipc + indices).flatten()
             groups.append(Group(len(groups), index, rows, rows // ipc))

@@ -37,6 +37,7 @@ def synthesize(settings: MethodSettings, source: Source, pool: Pool, run: Run, *
             ipc,
             classes_per_group=settings.classes_per_group,
             images_per_class=settings.images_per_class,
+            made=settings.made(ipc),
         )
         if method.objective:
             left = [groups[number] for number in pieces.missing(group.number for group in groups)]

@@ -9,6 +9,7 @@ import torch
 from conftest import QUICK
 from PIL import Image
 from rich.console import Console
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -31,6 +32,7 @@ VARIANTS = {
         }
     },
     "from mosaics": {"method.initial": "real", "method.tiles": 2},
+    "half of the real images stay": {"method.initial": "real", "method.kept": 0.5},
     "from typical images, mixed in again": {"method.initial": "typical", "method.residual": 0.5},
     "labels by the batch's statistics, stored": {"relabel.statistics": "batch", "relabel.labels": "stored"},
     "one converged teacher": {"method.name": "sre2l", "method.teachers": 1},
@@ -63,6 +65,17 @@ def test_every_variant_goes_the_whole_way(variant: str, tmp_path: Path):
     assert set(outcome.results["convnet-d1-w4-bn"]) == set(ROWS)
     assert outcome.report.exists()
     assert len(teddy.load(outcome.folder)) == 20
+
+
+def test_images_that_are_kept_are_real_and_the_others_are_not(tmp_path: Path):
+    def pixels(name: str, **settings: object) -> Tensor:
+        real = {"method.initial": "real", "method.learning_rate": 0.5}
+        return teddy.load(distill(tmp_path / name, ipc=3, **real, **settings).folder).images.pixels.view(10, 3, -1)
+
+    real = pixels("real", **{"method.name": "random"})
+    some = pixels("some", **{"method.kept": 0.67})
+    assert (some[:, 1:] == real[:, 1:]).all()
+    assert (some[:, 0] != real[:, 0]).any(1).all()
 
 
 @pytest.mark.parametrize("method", ["teddy", "random"])

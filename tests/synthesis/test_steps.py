@@ -51,6 +51,12 @@ def test_groups_cover_every_image_once():
     assert [group.number for group in groups] == list(range(6))
 
 
+def test_images_that_are_kept_are_in_no_group():
+    groups = make_groups(2, 5, classes_per_group=2, images_per_class=2, made=3)
+    assert [group.rows.tolist() for group in groups] == [[0, 1, 5, 6], [2, 7]]
+    assert [group.labels.tolist() for group in groups] == [[0, 0, 1, 1], [0, 1]]
+
+
 def test_the_papers_group_is_one_image_of_each_class_of_a_block():
     groups = make_groups(4, 3, classes_per_group=2, images_per_class=1)
     assert [group.rows.tolist() for group in groups] == [[0, 3], [6, 9], [1, 4], [7, 10], [2, 5], [8, 11]]
