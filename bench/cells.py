@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 
 import teddy
-from teddy.config import Config, parse_config, read_recipe
+from teddy.config import Config
 from teddy.distilled import encode_png
 from teddy.evaluation import RESULTS, Results
 from teddy.files import read_checked
+from teddy.parsing import parse_config, read_recipe
 from teddy.pool.store import read_index
 from teddy.report.gallery import side_by_side
 from teddy.report.plots import student_curves

@@ -6,23 +6,14 @@ from typing import Any
 
 from rich.console import Console
 
-from teddy.config import (
-    Config,
-    MethodSettings,
-    PoolConfig,
-    PoolSettings,
-    parse_assignment,
-    parse_config,
-    parse_pool_config,
-    put,
-    read_recipe,
-)
+from teddy.config import Config, MethodSettings, PoolConfig, PoolSettings
 from teddy.data.kinds import BY_NAME
 from teddy.data.source import Source, open_source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
 from teddy.models.layers import normalisation_layers
 from teddy.models.zoo import build_network, check_network
+from teddy.parsing import parse_assignment, parse_config, parse_pool_config, put, read_recipe
 from teddy.pool.existing import CHOOSING, how_made
 from teddy.pool.store import read_index
 from teddy.recipes import DEFAULT_METHOD, find_recipe, fitting_recipe

@@ -25,13 +25,14 @@ from rich.console import Console
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from teddy.config import Config, PoolConfig, parse_config, read_recipe
+from teddy.config import Config, PoolConfig
 from teddy.distributed import world
 from teddy.engine import choose_engine
 from teddy.errors import TeddyError
 from teddy.files import SUMS, is_left_of, read_checked, read_tensors, remove_checked, write_checked, write_whole
 from teddy.locking import FILES as LOCKING
 from teddy.locking import held
+from teddy.parsing import parse_config, read_recipe
 from teddy.progress import Metrics, Stage, watched
 from teddy.version import __version__
 

@@ -11,9 +11,10 @@ import torch
 from rich.console import Console
 
 from teddy import cli
-from teddy.config import Config, parse_config
+from teddy.config import Config
 from teddy.data.preprocessing import from_histogram, histogram
 from teddy.data.source import Images, Source
+from teddy.parsing import parse_config
 from teddy.run import Run, new_run
 
 # Without a GPU, kernels are run by Triton's interpreter, which has to be told before they are read.

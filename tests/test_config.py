@@ -1,7 +1,8 @@
 import pytest
 
-from teddy.config import Config, PoolSettings, TeacherTrainingSettings, parse_assignment, parse_config, parse_yaml, put
+from teddy.config import Config, PoolSettings, TeacherTrainingSettings
 from teddy.errors import TeddyError
+from teddy.parsing import parse_assignment, parse_config, parse_yaml, put
 
 NEEDED = {"data": {"source": "digits"}, "ipc": 1}
 

@@ -13,7 +13,6 @@ import torch
 from PIL import Image, ImageOps
 from safetensors.torch import save
 
-from teddy.config import parse_config
 from teddy.data.augment import draw_change
 from teddy.data.loaders import Loader
 from teddy.data.preprocessing import Preprocessing
@@ -30,6 +29,7 @@ from teddy.distilled import (
     write_distilled,
 )
 from teddy.errors import TeddyError
+from teddy.parsing import parse_config
 from teddy.stored_labels import FILE as STORED
 from teddy.stored_labels import Form, record
 

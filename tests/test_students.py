@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from teddy import stopping, students
-from teddy.config import EvaluationSettings, RelabelSettings, parse_config
+from teddy.config import EvaluationSettings, RelabelSettings
 from teddy.data.source import Source, Task
 from teddy.distilled import DistilledSet
 from teddy.engine import Engine
@@ -18,6 +18,7 @@ from teddy.errors import NumbersError, TeddyError
 from teddy.evaluation import Results, evaluate_students
 from teddy.models.several import Several, as_one, draws_in_training, each_of
 from teddy.models.zoo import build_network
+from teddy.parsing import parse_config
 from teddy.progress import Unwatched
 from teddy.relabel import Labelled, make_labeller
 from teddy.run import Run, new_run

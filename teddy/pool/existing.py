@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from teddy.config import PoolSettings, read_recipe
+from teddy.config import PoolSettings
 from teddy.data.source import Source
 from teddy.errors import TeddyError
 from teddy.files import copy_sum
+from teddy.parsing import read_recipe
 from teddy.pool.store import FOLDER, INDEX, Member, read_index
 from teddy.run import CONFIG, Run
 
