@@ -21,6 +21,8 @@ from teddy.data.images import Images
 from teddy.data.loaders import Loader
 from teddy.data.source import Source
 from teddy.engine import Engine
+from teddy.models.padding import padded, take_back
+from teddy.models.zoo import example_images
 from teddy.pool.pruning import pruned, pruning_ratio
 from teddy.pool.store import Member, note_members, noted_members, read_index, write_member
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
@@ -52,9 +54,11 @@ def make_post(settings: PoolSettings, base: nn.Module, source: Source, run: Run)
                 network = pruned(base, settings.network, source.task, ratio)
                 run.engine.place(network)
                 reestimate(network, loader)
+            trained = padded(network, example_images(network, source.task, 2)) if run.engine.half else network
             steps = _fine_tune(
-                network, fine, loader, sample, seed=seed, rate=rate, target=targets[number], engine=run.engine
+                trained, fine, loader, sample, seed=seed, rate=rate, target=targets[number], engine=run.engine
             )
+            take_back(network, trained)
             member = write_member(
                 run,
                 source,

@@ -13,6 +13,7 @@ from teddy.data.source import Source, Task
 from teddy.engine import Engine
 from teddy.errors import NumbersError, TeddyError
 from teddy.files import read_checked, read_tensors
+from teddy.models.padding import pad_channels, padded
 from teddy.models.widths import fit_widths, output_widths
 from teddy.models.zoo import build_network, example_images
 from teddy.pool.measuring import Measured, measure, running_statistics
@@ -171,6 +172,10 @@ def _teacher(name: str, member: Member, tensors: dict[str, Tensor], task: Task, 
     if member["widths"]:
         fit_widths(network, weights)
     network.load_state_dict(weights)
+    if member["widths"] and engine.half:
+        network, narrow = padded(network.eval(), example_images(network, task, 2)), network
+        if network is not narrow:
+            statistics = {kind: tuple(map(pad_channels, tensors)) for kind, tensors in statistics.items()}
     freeze(engine.place(network))
     kept = running_statistics(network)
     return Teacher(

@@ -12,10 +12,11 @@ from torch import nn
 from teddy.config import PoolSettings
 from teddy.data.source import Images, Source
 from teddy.engine import Engine
+from teddy.models.layers import batch_norms
 from teddy.pool import post
 from teddy.pool.build import build_pool
 from teddy.pool.post import geometric, interpolated, reestimate
-from teddy.pool.store import Member, read_index
+from teddy.pool.store import Member, read_index, read_teachers
 from teddy.pool.training import teacher_loader
 from teddy.run import Run
 from teddy.training import accuracy
@@ -194,3 +195,19 @@ def test_a_curve_to_follow_that_is_no_pool_is_an_error(source: Source, run: Run,
 
     with pytest.raises(TeddyError, match="no finished pool"):
         build_pool(change(POST, follow=str(tmp_path / "none")), source, run)
+
+
+def test_in_half_precision_members_are_computed_with_silent_channels_and_kept_without(source: Source, run: Run):
+    short = {"training": {"epochs": 1, "batch_size": 24}, "pruning": {"members": 1}}
+    settings = PoolSettings.model_validate({**POST.model_dump(), "network": "resnet18", **short})
+    plain, run.engine = run.engine, replace(run.engine, half=True)
+    pool = build_pool(settings, source, run)
+    narrow_ones = read_teachers(run.folder, source.task, plain)
+    images = source.preprocessing.normalise(source.test.pixels)
+    for member, teacher, narrow in zip(members(run), pool.teachers, narrow_ones, strict=True):
+        assert member["widths"] is not None
+        assert narrow.network.conv1.weight.shape[0] == member["widths"]["conv1"] == 52
+        assert teacher.network.conv1.weight.shape[0] == 56
+        assert [len(means) for means in teacher.means] == [layer.num_features for layer in batch_norms(teacher.network)]
+        assert teacher.class_means[-1].shape == (2, teacher.network.fc.in_features)
+        torch.testing.assert_close(teacher.network(images), narrow.network(images), rtol=1e-4, atol=1e-4)
