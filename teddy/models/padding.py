@@ -1,4 +1,5 @@
-"""Pruned networks with silent channels added: tensor cores take eight channels at a time, and 51 or 207 slow them down.
+"""Pruned networks with silent channels added: tensor cores work on eight channels at a time and their kernels on blocks
+of 64, so that 52 or 209 slow them down.
 
 A silent channel has zeros for weights, scale, shift and running statistics. It is zero everywhere, and what it is
 compared with in Eq. 6 is zero too, so that neither a network's outputs nor a loss or its gradient know of it.
@@ -14,12 +15,15 @@ from torch.nn import functional as F
 from teddy.models.layers import classifier
 from teddy.models.widths import fit_widths
 
-MULTIPLE = 8
+MULTIPLE, BLOCK = 8, 64
+MORE = 1.25  # a width up to which a whole number of blocks is worth its silent channels
 
 
 def padded(network: nn.Module, images: Tensor) -> nn.Module:
-    """A copy with silent channels that make every width a multiple of eight; the network itself where its layers do
-    not allow that. `images` are any that it takes."""
+    """A copy whose widths are those of `good_width`; the network itself where its layers do not allow that.
+
+    `images` are any that it takes.
+    """
     weights = _padded_weights(network)
     if all(value.shape == weights[name].shape for name, value in network.state_dict().items()):
         return network
@@ -58,8 +62,14 @@ def _padded_weights(network: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
+def good_width(width: int) -> int:
+    """The next multiple of 64 that is at most a quarter more, or else of eight."""
+    whole = math.ceil(width / BLOCK) * BLOCK
+    return whole if whole <= MORE * width else math.ceil(width / MULTIPLE) * MULTIPLE
+
+
 def _missing(width: int) -> int:
-    return math.ceil(width / MULTIPLE) * MULTIPLE - width
+    return good_width(width) - width
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from teddy.data.source import Task
 from teddy.engine import Engine
 from teddy.matching.statistics import GroupLabels
 from teddy.methods.teddy import weighted_objective
-from teddy.models.padding import MULTIPLE, pad_channels, padded, take_back
+from teddy.models.padding import good_width, pad_channels, padded, take_back
 from teddy.models.recording import Recorder
 from teddy.models.widths import output_widths
 from teddy.models.zoo import build_network, example_images
@@ -32,15 +32,20 @@ def narrow(name: str) -> nn.Module:
         return pruned(network, name, TASK, 0.19)
 
 
+def test_good_widths_by_hand():
+    assert [good_width(width) for width in (52, 104, 209, 419)] == [64, 128, 256, 448]
+    assert [good_width(width) for width in (6, 16, 26, 64, 65, 128)] == [8, 16, 32, 64, 72, 128]
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_every_width_is_a_multiple_and_nothing_else_changes(name: str):
+def test_widths_are_good_ones_and_nothing_else_changes(name: str):
     network = narrow(name)
     wide = padded(network, example_images(network, TASK, 2))
-    widths, before = output_widths(wide), output_widths(network)
-    assert any(width % MULTIPLE for width in before.values())
-    assert all(before[layer] <= width < before[layer] + MULTIPLE for layer, width in widths.items())
-    assert all(width % MULTIPLE == 0 for layer, width in widths.items() if layer != "fc")
-    assert widths["fc"] == 6
+    before = output_widths(network)
+    assert before["conv1"] == 51
+    assert output_widths(wide) == {
+        layer: width if layer == "fc" else good_width(width) for layer, width in before.items()
+    }
     images = torch.randn(4, 3, 16, 16)
     torch.testing.assert_close(wide(images), network(images), rtol=1e-5, atol=1e-5)
 

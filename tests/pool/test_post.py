@@ -207,7 +207,7 @@ def test_in_half_precision_members_are_computed_with_silent_channels_and_kept_wi
     for member, teacher, narrow in zip(members(run), pool.teachers, narrow_ones, strict=True):
         assert member["widths"] is not None
         assert narrow.network.conv1.weight.shape[0] == member["widths"]["conv1"] == 52
-        assert teacher.network.conv1.weight.shape[0] == 56
+        assert teacher.network.conv1.weight.shape[0] == 64
         assert [len(means) for means in teacher.means] == [layer.num_features for layer in batch_norms(teacher.network)]
         assert teacher.class_means[-1].shape == (2, teacher.network.fc.in_features)
         torch.testing.assert_close(teacher.network(images), narrow.network(images), rtol=1e-4, atol=1e-4)
