@@ -2,8 +2,8 @@
 
     python bench/cells.py RUN [RUN …] [--pictures FOLDER]
 
-The pictures are accuracy against steps for each run and network, and the images of all runs side by side: a row for
-each, the first image of as many classes as there is room for.
+The pictures are accuracy against steps for each run and network, and of all runs together the same with the control of
+the first, and the images side by side: a row for each run, the first image of as many classes as there is room for.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from teddy.files import read_checked
 from teddy.parsing import parse_config, read_recipe
 from teddy.pool.store import read_index
 from teddy.report.gallery import side_by_side
-from teddy.report.plots import student_curves
+from teddy.report.plots import COLOURS, compared_curves, student_curves
 from teddy.report.table import result_lines, time_saved
 from teddy.run import CONFIG, STAGES
 from teddy.stored_labels import FILE as STORED
@@ -42,6 +42,8 @@ def main() -> None:
         if given.pictures:
             draw_curves(folder, given.pictures)
     if given.pictures:
+        every = {folder.name: _json(folder, RESULTS) for folder in given.runs}
+        (given.pictures / "together.svg").write_text(together(every), encoding="utf-8")
         sheet = torch.cat([first_images(folder) for folder in given.runs], dim=1)
         (given.pictures / "side_by_side.png").write_bytes(encode_png(sheet))
 
@@ -53,6 +55,15 @@ def draw_curves(folder: Path, pictures: Path) -> None:
     for network in results:
         name = f"{folder.name}-{network.replace('/', '-')}.svg"
         (pictures / name).write_text(student_curves(results, network), encoding="utf-8")
+
+
+def together(runs: dict[str, Results]) -> str:
+    """The distilled images of each run and the first one's control, by the first network."""
+    network = next(iter(next(iter(runs.values()))))
+    rows = [(name, f"C{number}", results[network]["distilled"]) for number, (name, results) in enumerate(runs.items())]
+    control = next(iter(runs.values()))[network]["random control"]
+    lines = [*rows, ("random photographs", COLOURS["random control"], control)]
+    return compared_curves([(name, colour, list(students.values())) for name, colour, students in lines])
 
 
 def first_images(folder: Path) -> torch.Tensor:

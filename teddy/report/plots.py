@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from teddy.evaluation import Results, Score
 from teddy.pool.store import Member
-from teddy.students import ROWS
+from teddy.students import ROWS, Student
 
 COLOURS = {
     "distilled": "#c2410c",
@@ -41,17 +41,19 @@ def accuracy_bars(results: Results, network: str) -> str:
 
 def student_curves(results: Results, network: str) -> str:
     """Accuracy against training steps, distilled and controls in one plot; bands are deviations."""
+    rows = [row for row in ROWS if row != "full data" and results[network].get(row)]
+    return compared_curves([(row, COLOURS[row], list(results[network][row].values())) for row in rows])
+
+
+def compared_curves(lines: Sequence[tuple[str, str, Sequence[Student]]]) -> str:
+    """Accuracy against training steps of some students for each (name, colour); bands are deviations."""
     figure, axes = _figure("accuracy, %")
-    for row in ROWS:
-        students = list(results[network].get(row, {}).values())
-        if not students or row == "full data":
-            continue
+    for name, colour, students in lines:
         steps = [step for step, _ in students[0]["curve"]]
         points = [Score.of(student["curve"][k][1] for student in students) for k in range(len(steps))]
-        means = [point.mean for point in points]
-        axes.plot(steps, means, color=COLOURS[row], label=row)
+        axes.plot(steps, [point.mean for point in points], color=colour, label=name)
         low, high = ([p.mean - p.deviation for p in points], [p.mean + p.deviation for p in points])
-        axes.fill_between(steps, low, high, color=COLOURS[row], alpha=0.15, linewidth=0)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("student's steps")
     axes.legend(frameon=False)
     return _svg(figure)
