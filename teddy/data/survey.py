@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import zip_longest
@@ -89,15 +89,26 @@ def survey(images: StreamedImages, *, keep: bool, console: Console | None = None
     pixels = torch.empty(shape, dtype=torch.uint8) if keep else None
     bad: list[int] = []
     parts = in_runs(list(torch.arange(len(images)).split(BATCH)), images.workers)
-    with counting(_if_many(console, len(images)), "images", len(images)) as count:
+    with counting(_if_many(console, len(images)), "images", len(images)) as count, _one_thread():
         for rows, (batch, unreadable) in zip(parts, images.decoded(parts), strict=True):
             good = torch.tensor([row not in unreadable for row in rows.tolist()])
-            total += histogram(batch[good])
+            total += histogram(batch[good] if unreadable else batch)
             bad += unreadable
             if pixels is not None:
                 pixels[int(rows[0]) : int(rows[-1]) + 1] = batch
             count(len(rows))
     return Survey(total, tuple(sorted(bad)), pixels)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For this process: the cores are the workers', and threads that share a sum would wait for each other there."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def in_runs(parts: list[Tensor], workers: int) -> list[Tensor]:
