@@ -77,6 +77,8 @@ def _agree(network: nn.Module, wide: nn.Module, images: Tensor) -> bool:
     """Grouped convolutions, norms over channels and concatenated layers do not go on with channels added at the end."""
     slope = torch.linspace(-2, 2, images.numel(), device=images.device).view_as(images)  # blank ones show too little
     try:
-        return torch.allclose(network(slope), wide(slope), rtol=1e-3, atol=1e-3)
+        expected = network(slope)
+        # Another width may round in another way, on a GPU to three digits; a channel in a wrong place shows anyway.
+        return torch.allclose(wide(slope), expected, rtol=0, atol=0.02 * float(expected.abs().max()))
     except RuntimeError:
         return False
