@@ -23,10 +23,11 @@ from teddy.engine import Engine, choose_engine
 from teddy.matching.labels import divergence
 from teddy.models.several import as_one
 from teddy.models.zoo import build_network
+from teddy.optimizers import make_optimizer
 from teddy.pool.store import count_cost
 from teddy.relabel import make_labeller
 from teddy.run import pick_device
-from teddy.training import MovingAverage, Training, make_optimizer, make_stepper, of_each
+from teddy.training import MovingAverage, Training, make_stepper, of_each
 
 CLASSES, IPC, TEMPERATURE = 200, 10, 20.0
 

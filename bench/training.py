@@ -17,10 +17,11 @@ from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Task
 from teddy.engine import Engine, choose_engine
 from teddy.models.zoo import build_network
+from teddy.optimizers import make_optimizer
 from teddy.pool.store import count_cost
 from teddy.pool.training import teacher_loss
 from teddy.run import pick_device
-from teddy.training import Training, make_optimizer, make_stepper
+from teddy.training import Training, make_stepper
 
 CLASSES = 200
 

@@ -15,6 +15,7 @@ Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Optimizer = Literal["sgd", "adamw", "muon"]
 
 
 class Settings(BaseModel):
@@ -62,7 +63,7 @@ class TrainingSettings(Settings):
 
     epochs: Count
     batch_size: Count
-    optimizer: Literal["sgd", "adamw"]
+    optimizer: Optimizer
     learning_rate: Positive
     weight_decay: Weight
     momentum: Share = 0.9
@@ -88,7 +89,7 @@ class TeacherTrainingSettings(TrainingSettings):
 
     epochs: Count = 50
     batch_size: Count = 256
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Optimizer = "sgd"
     learning_rate: Positive = 0.2
     weight_decay: Weight = 1e-4
     augment: AugmentSettings = AugmentSettings(crop=(0.08, 1.0), flip=0.5)
@@ -99,7 +100,7 @@ class StudentTrainingSettings(TrainingSettings):
 
     epochs: Count = 100
     batch_size: Count = 256
-    optimizer: Literal["sgd", "adamw"] = "adamw"
+    optimizer: Optimizer = "adamw"
     learning_rate: Positive = 1e-3
     weight_decay: Weight = 0.01
 
@@ -303,6 +304,9 @@ class EvaluationSettings(Settings):
 
     networks: Annotated[tuple[str, ...], Field(min_length=1)] = ("resnet18",)
     seeds: Count = 3
+    hard_seeds: Count | None = Field(
+        None, description="students with hard labels, of either row; null as many as seeds"
+    )
     loss: Literal["kl", "mse"] = Field(
         "kl", description="KL divergence with temperature, or squared distance of the logits"
     )

@@ -36,7 +36,16 @@ from teddy.progress import Stage
 from teddy.relabel import Labelled, make_labeller
 from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
 from teddy.run import pick_device
-from teddy.students import CURVE_POINTS, ROWS, Row, student_groups, student_loader, student_loss, student_steps
+from teddy.students import (
+    CURVE_POINTS,
+    ROWS,
+    Row,
+    num_students,
+    student_groups,
+    student_loader,
+    student_loss,
+    student_steps,
+)
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.size import groups_at_once, groups_side_by_side, usual_passes
@@ -189,7 +198,7 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
     for row in ROWS.values():
         full = row.images == "full"
         training: TrainingSettings = evaluation.full_data if full else evaluation.training
-        students = evaluation.full_data_seeds if full else evaluation.seeds
+        students = num_students(row, evaluation)
         steps = student_steps(row, evaluation, given, source)
         groups = student_groups(name, row, range(students), evaluation, given, source, engine, config.engine.students)
         alike = row if full else Row("distilled", row.labels)  # a control need not be drawn to be timed

@@ -27,6 +27,7 @@ from teddy.students import (
     Student,
     Trained,
     file_name,
+    num_students,
     student_groups,
     student_steps,
     train_students,
@@ -133,7 +134,7 @@ def _missing(settings: EvaluationSettings, results: Results) -> list[tuple[str, 
         (network, name, number)
         for network in settings.networks
         for name, row in ROWS.items()
-        for number in range(settings.full_data_seeds if row.images == "full" else settings.seeds)
+        for number in range(num_students(row, settings))
     ]
     return [student for student in every if str(student[2]) not in results.get(student[0], {}).get(student[1], {})]
 

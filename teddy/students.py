@@ -61,6 +61,13 @@ Places = dict[tuple[str, bool, int], Training]
 """Where so many students of a network train at the same time, those on the full data apart."""
 
 
+def num_students(row: Row, settings: EvaluationSettings) -> int:
+    """Students of this row."""
+    if row.images == "full":
+        return settings.full_data_seeds
+    return settings.hard_seeds or settings.seeds if row.labels == "hard" else settings.seeds
+
+
 def student_steps(row: Row, settings: EvaluationSettings, labelled: Labelled, source: Source) -> int:
     """Steps that a student of this row trains."""
     training = _training(row, settings)

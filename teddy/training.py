@@ -19,6 +19,7 @@ from teddy.data.loaders import Batch, Epochs, ahead, endless
 from teddy.data.preprocessing import Preprocessing
 from teddy.engine import Engine, Replayed
 from teddy.models.several import Several
+from teddy.optimizers import make_optimizer
 from teddy.parallel import ALONE, Processes
 from teddy.progress import Stage
 
@@ -230,21 +231,6 @@ def start_training(settings: TrainingSettings, network: nn.Module, processes: Pr
         momentum=settings.momentum,
     )
     return Training(network, optimizer, MovingAverage(network, settings.ema) if settings.ema else None, processes)
-
-
-def make_optimizer(
-    name: Literal["sgd", "adamw"], network: nn.Module, *, learning_rate: float, weight_decay: float, momentum: float
-) -> torch.optim.Optimizer:
-    """SGD with momentum, or AdamW with the usual betas."""
-    parameters = list(network.parameters())
-    device = parameters[0].device
-    gpu = device.type == "cuda"
-    rate = torch.tensor(learning_rate, device=device) if gpu else learning_rate  # a captured step reads it anew
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=gpu)
-    return torch.optim.AdamW(
-        parameters, lr=rate, betas=(0.9, 0.999), weight_decay=weight_decay, fused=gpu, capturable=gpu
-    )
 
 
 def learning_rate(

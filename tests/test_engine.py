@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from teddy.config import EngineSettings
+from teddy.config import EngineSettings, Optimizer
 from teddy.data.loaders import Batch
 from teddy.data.source import Task
 from teddy.engine import WORTH_CAPTURING, WORTH_COMPILING, Engine, choose_engine, side_by_side
@@ -15,8 +16,9 @@ from teddy.matching.labels import cross_entropy, ensemble
 from teddy.models.layers import batch_norms
 from teddy.models.several import Several
 from teddy.models.zoo import build_network
+from teddy.optimizers import make_optimizer
 from teddy.relabel import make_labeller
-from teddy.training import MovingAverage, Training, make_optimizer, make_stepper, of_each
+from teddy.training import MovingAverage, Training, make_stepper, of_each
 
 CPU = torch.device("cpu")
 COMPILED = Engine(CPU, compiles=True, backend="aot_eager")
@@ -166,15 +168,16 @@ def test_networks_trained_together_are_given_fast_layers():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("optimizer_name", ["sgd", "muon"])
 @pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "resnet18"])
-def test_training_on_a_gpu_goes_the_same_way(name: str):
+def test_training_on_a_gpu_goes_the_same_way(name: str, optimizer_name: Optimizer):
     torch.manual_seed(0)
     start, batch = build_network(name, TASK).train(), Batch(torch.randn(48, 1, 16, 16), torch.eye(3).repeat(16, 1))
     values, ways = [], []
     for engine in (Engine(CPU), Engine(torch.device("cuda"), half=True, compiles=True, captures=True, fuses=True)):
         network = engine.place(copy.deepcopy(start))
         before = [value.cpu().clone() for value in network.state_dict().values()]
-        optimizer = make_optimizer("sgd", network, learning_rate=1e-3, weight_decay=0, momentum=0)
+        optimizer = make_optimizer(optimizer_name, network, learning_rate=1e-3, weight_decay=0, momentum=0)
         step = make_stepper(Training(network, optimizer), loss, engine)
         own = Batch(batch.images.to(engine.device), batch.targets.to(engine.device))
         values.append([float(step(own)) for _ in range(6)])  # more than the calls before a step is captured
@@ -184,7 +187,7 @@ def test_training_on_a_gpu_goes_the_same_way(name: str):
     assert torch.cosine_similarity(*ways, dim=0) > 0.99
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", get_args(Optimizer))
 def test_a_training_that_is_restarted_is_a_new_one(name: str):
     torch.manual_seed(0)
     start = build_network("convnet-d2-w16-bn", TASK).train()

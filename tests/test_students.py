@@ -46,6 +46,7 @@ WAYS = {
     "adamw, averaged": settings_with(optimizer="adamw", ema=0.8),
     "sgd": settings_with(optimizer="sgd", momentum=0.9, weight_decay=0.01),
     "sgd, averaged": settings_with(optimizer="sgd", momentum=0.9, weight_decay=0.01, ema=0.8),
+    "muon, averaged": settings_with(optimizer="muon", momentum=0.9, weight_decay=0.01, ema=0.8),
 }
 
 

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from teddy.config import Optimizer
 from teddy.data.loaders import Batch, Loader
 from teddy.data.preprocessing import Preprocessing
 from teddy.data.source import Images, Source, Task
 from teddy.engine import Engine
 from teddy.matching.labels import cross_entropy
+from teddy.optimizers import make_optimizer
 from teddy.progress import Unwatched
-from teddy.training import MovingAverage, Training, accuracy, learning_rate, make_optimizer, train
+from teddy.training import MovingAverage, Training, accuracy, learning_rate, train
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def loss(logits: Tensor, batch: Batch) -> Tensor:
 CPU = Engine(torch.device("cpu"))
 
 
-def start(name: Literal["sgd", "adamw"], ema: float | None = None, **settings: float) -> Training:
+def start(name: Optimizer, ema: float | None = None, **settings: float) -> Training:
     network = Scalar()
     optimizer = make_optimizer(
         name, network, **({"learning_rate": 0.1, "weight_decay": 0.0, "momentum": 0.0} | settings)
@@ -124,9 +126,9 @@ def test_whoever_is_told_may_end_the_training():
     assert training.network.weight.item() == pytest.approx(0.9**3)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
 @pytest.mark.parametrize("ema", [None, 0.6])
-def test_training_taken_up_is_training_gone_on_with(optimizer: Literal["sgd", "adamw"], ema: float | None):
+def test_training_taken_up_is_training_gone_on_with(optimizer: Optimizer, ema: float | None):
     rate = learning_rate("cosine", epochs=5)
     whole = start(optimizer, ema, momentum=0.9)
     expected = run(whole, 2, range(10), rate)

@@ -16,9 +16,10 @@ from teddy import seeding
 from teddy.config import PoolSettings
 from teddy.data.source import Source
 from teddy.engine import Engine
+from teddy.optimizers import make_optimizer
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.progress import Unwatched
-from teddy.training import Training, accuracy, make_optimizer, train
+from teddy.training import Training, accuracy, train
 
 STEPS = 100
 LEARNING_RATE = 0.01

@@ -23,12 +23,13 @@ from teddy.data.source import Source
 from teddy.engine import Engine
 from teddy.models.padding import padded, take_back
 from teddy.models.zoo import example_images
+from teddy.optimizers import make_optimizer
 from teddy.pool.pruning import pruned, pruning_ratio
 from teddy.pool.store import Member, note_members, noted_members, read_index, write_member
 from teddy.pool.training import teacher_loader, teacher_loss, training_sample
 from teddy.progress import Unwatched
 from teddy.run import Run
-from teddy.training import Training, accuracy, make_optimizer, train
+from teddy.training import Training, accuracy, train
 
 LOOKS_PER_EPOCH = 10
 REESTIMATING_IMAGES = 5000
