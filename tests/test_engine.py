@@ -168,8 +168,11 @@ def test_networks_trained_together_are_given_fast_layers():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("optimizer_name", ["sgd", "muon"])
-@pytest.mark.parametrize("name", ["convnet-d2-w16-bn", "resnet18"])
+@pytest.mark.parametrize(
+    ("name", "optimizer_name"),
+    # Muon makes small directions as large as the others: in a ResNet18 many of these are rounding.
+    [("convnet-d2-w16-bn", "sgd"), ("resnet18", "sgd"), ("convnet-d2-w16-bn", "muon")],
+)
 def test_training_on_a_gpu_goes_the_same_way(name: str, optimizer_name: Optimizer):
     torch.manual_seed(0)
     start, batch = build_network(name, TASK).train(), Batch(torch.randn(48, 1, 16, 16), torch.eye(3).repeat(16, 1))
