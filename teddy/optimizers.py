@@ -107,36 +107,47 @@ def hidden_weights(network: nn.Module) -> list[Tensor]:
 
 
 def orthogonalised(updates: Sequence[Tensor]) -> list[Tensor]:
-    """Each as the nearest matrix with orthonormal rows or columns, roughly, of the size of an update of Adam's."""
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    matrices = [update.movedim(1, -1).flatten(1) for update in updates]  # no copy where channels come last
-    for number, matrix in enumerate(matrices):
-        alike[tuple(matrix.shape)].append(number)
+    """Each as the nearest matrix with orthonormal rows or columns, roughly, of the size of an update of Adam's.
+
+    Those with equally many rows (or columns, where these are fewer) go together, filled up with zeros, which stay zeros:
+    on a GPU the number of calls is what takes the time.
+    """
+    wide = [_lying(update.movedim(1, -1).flatten(1)) for update in updates]  # no copy where channels come last
+    alike: dict[int, list[int]] = defaultdict(list)
+    for number, matrix in enumerate(wide):
+        alike[len(matrix)].append(number)
     results: dict[int, Tensor] = {}
-    for (rows, columns), numbers in alike.items():
-        stacked = torch.stack([matrices[number] for number in numbers])
-        scale = LIKE_ADAM * max(rows, columns) ** 0.5
-        for number, result in zip(numbers, newton_schulz(stacked) * scale, strict=True):
-            outputs, inputs, *pixels = updates[number].shape
-            results[number] = result.view(outputs, *pixels, inputs).movedim(-1, 1)
+    for rows, numbers in alike.items():
+        widest = max(wide[number].shape[1] for number in numbers)
+        together = wide[numbers[0]].new_zeros(len(numbers), rows, widest)
+        for place, number in zip(together, numbers, strict=True):
+            place[:, : wide[number].shape[1]].copy_(wide[number])
+        for result, number in zip(newton_schulz(together), numbers, strict=True):
+            (outputs, inputs, *pixels), columns = updates[number].shape, wide[number].shape[1]
+            matrix = result[:, :columns] * (LIKE_ADAM * columns**0.5)
+            matrix = matrix if len(matrix) == outputs else matrix.mT
+            results[number] = matrix.unflatten(1, (*pixels, inputs)).movedim(-1, 1)
     return [results[number] for number in range(len(updates))]
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
-    """U Vᵀ of each matrix U S Vᵀ [N, R, C], roughly: X ← a X + (b A + c A²) X with A = X Xᵀ, from X / ‖X‖.
+    """U Vᵀ of each matrix U S Vᵀ [N, R, C], R ≤ C, roughly: X ← a X + (b A + c A²) X with A = X Xᵀ, from X / ‖X‖.
 
     In bf16 on a GPU: what is left of the singular values' differences is more than its rounding.
     """
     a, b, c = NEWTON_SCHULZ
-    flat = matrices.shape[1] <= matrices.shape[2]
-    x = matrices if flat else matrices.mT
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     if x.is_cuda:
         x = x.bfloat16()
     for _ in range(ROUNDS):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x if flat else x.mT).to(matrices.dtype)
+    return x.to(matrices.dtype)
+
+
+def _lying(matrix: Tensor) -> Tensor:
+    """On its side where it is taller than wide."""
+    return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
 
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -21,7 +21,7 @@ def decomposed(rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
     return u, torch.linspace(1, 0.1, min(rows, columns)), vt
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (8, 30), (30, 8), (1, 9)])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (8, 30), (1, 9)])
 def test_singular_values_become_one_and_their_vectors_stay(rows: int, columns: int):
     torch.manual_seed(0)
     u, s, vt = decomposed(rows, columns)
@@ -32,7 +32,8 @@ def test_singular_values_become_one_and_their_vectors_stay(rows: int, columns: i
 
 def test_what_an_update_becomes_depends_neither_on_its_size_nor_on_those_beside_it():
     torch.manual_seed(0)
-    updates = [torch.randn(8, 4, 3, 3), torch.randn(8, 4, 3, 3), torch.randn(6, 5)]
+    shapes = [(8, 4, 3, 3), (8, 4, 3, 3), (8, 3, 5, 5), (20, 8), (6, 5), (6, 6)]  # the first four go together
+    updates = [torch.randn(shape) for shape in shapes]
     together = orthogonalised(updates)
     for update, result in zip(updates, together, strict=True):
         assert result.shape == update.shape
