@@ -109,7 +109,7 @@ def hidden_weights(network: nn.Module) -> list[Tensor]:
 def orthogonalised(updates: Sequence[Tensor]) -> list[Tensor]:
     """Each as the nearest matrix with orthonormal rows or columns, roughly, of the size of an update of Adam's.
 
-    Those with equally many rows (or columns, where these are fewer) go together, filled up with zeros, which stay zeros:
+    Those with equally many rows (or columns, where these are fewer) go together, filled up with zeros that stay zeros:
     on a GPU the number of calls is what takes the time.
     """
     wide = [_lying(update.movedim(1, -1).flatten(1)) for update in updates]  # no copy where channels come last
