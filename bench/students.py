@@ -1,7 +1,7 @@
 """Students with labels online from a pool: milliseconds a step, ours and the usual way's.
 
     python bench/students.py [--network resnet18] [--size 64] [--batch 50] [--teachers 8] [--steps 200] [--at-once 1]
-        [--json FILE]
+        [--optimizer adamw] [--json FILE]
 
 The usual way: eager bf16, one teacher after the other. Both include augmentation, CutMix and the moving average of the
 weights. Then ours with 2, 4 and 8 times as many steps; and with `--at-once K`, K students at the same time on batches
@@ -34,7 +34,17 @@ CLASSES, IPC, TEMPERATURE = 200, 10, 20.0
 
 def main() -> None:
     """Measure and print."""
-    given = arguments(__doc__, network="resnet18", size=64, batch=50, teachers=8, steps=200, slopes="2,4,8", at_once=1)
+    given = arguments(
+        __doc__,
+        network="resnet18",
+        size=64,
+        batch=50,
+        teachers=8,
+        steps=200,
+        slopes="2,4,8",
+        at_once=1,
+        optimizer="adamw",
+    )
     device = pick_device("auto")
     task = Task(CLASSES, 3, given.size)
     ceiling = matrix_rate(device)
@@ -84,7 +94,7 @@ def stepper(given, task: Task, engine: Engine, students: int = 1):
     ]  # fmt: skip
     torch.manual_seed(0)
     network = engine.place(as_one([build_network(given.network, task) for _ in range(students)])).train()
-    optimizer = make_optimizer("adamw", network, learning_rate=1e-3, weight_decay=0.01, momentum=0.9)
+    optimizer = make_optimizer(given.optimizer, network, learning_rate=1e-3, weight_decay=0.01, momentum=0.9)
     own = of_each(loss, students) if students > 1 else loss
     step = make_stepper(Training(network, optimizer, MovingAverage(network, 0.99)), own, engine)
     return prepared(step, together(loaders, label_at_once=engine.captures), engine)
