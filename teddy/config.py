@@ -305,7 +305,7 @@ class EvaluationSettings(Settings):
     networks: Annotated[tuple[str, ...], Field(min_length=1)] = ("resnet18",)
     seeds: Count = 3
     hard_seeds: Count | None = Field(
-        None, description="students with hard labels, of either row; null as many as seeds"
+        None, description="students with hard labels, of either row, at most seeds; null as many"
     )
     loss: Literal["kl", "mse"] = Field(
         "kl", description="KL divergence with temperature, or squared distance of the logits"

@@ -65,7 +65,7 @@ def num_students(row: Row, settings: EvaluationSettings) -> int:
     """Students of this row."""
     if row.images == "full":
         return settings.full_data_seeds
-    return settings.hard_seeds or settings.seeds if row.labels == "hard" else settings.seeds
+    return min(settings.hard_seeds or settings.seeds, settings.seeds) if row.labels == "hard" else settings.seeds
 
 
 def student_steps(row: Row, settings: EvaluationSettings, labelled: Labelled, source: Source) -> int:
