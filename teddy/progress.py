@@ -160,14 +160,17 @@ class _Lines:
     def __init__(self, console: Console, title: str, total: int) -> None:
         self._console, self._title, self._total = console, title, total
         self._start = self._last = time.monotonic()
+        self._begun: tuple[float, int] | None = None
         self._print(f"{title}: {total} steps")
 
     def show(self, done: int) -> None:
         now = time.monotonic()
+        # What comes first says nothing of the pace: a step that compiled, or all that was done before an interruption.
+        since, before = self._begun = self._begun or (now, done)
         if now - self._last > SECONDS_BETWEEN_LINES:
             self._last = now
-            left = (now - self._start) / done * (self._total - done)
-            self._print(f"{self._title}: {done}/{self._total}, {left:.0f} s left")
+            left = f", {(now - since) / (done - before) * (self._total - done):.0f} s left" if done > before else ""
+            self._print(f"{self._title}: {done}/{self._total}{left}")
 
     def end(self) -> None:
         self._print(f"{self._title}: done in {time.monotonic() - self._start:.1f} s")
