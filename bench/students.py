@@ -25,7 +25,7 @@ from teddy.models.several import as_one
 from teddy.models.zoo import build_network
 from teddy.optimizers import make_optimizer
 from teddy.pool.store import count_cost
-from teddy.relabel import make_labeller
+from teddy.relabel import make_ensemble
 from teddy.run import pick_device
 from teddy.training import MovingAverage, Training, make_stepper, of_each
 
@@ -84,11 +84,12 @@ def stepper(given, task: Task, engine: Engine, students: int = 1):
     pixels = torch.randint(0, 256, (count, 3, given.size, given.size), dtype=torch.uint8)
     images = Images(pixels, torch.arange(count) % CLASSES).to(engine.device)
     teachers = some_pool(given.network, task, given.teachers, engine).teachers
-    label = make_labeller([teacher.network for teacher in teachers], "logits", TEMPERATURE, engine)
+    ensemble = make_ensemble([teacher.network for teacher in teachers], "logits", TEMPERATURE, engine)
     loaders = [
         Loader(
             images, Preprocessing((0.48, 0.45, 0.4), (0.23, 0.23, 0.23)), task, batch_size=given.batch, seed=number,
-            change=partial(draw_change, crop=(0.08, 1.0), flip=0.5), cutmix_alpha=1.0, label=label,
+            change=partial(draw_change, crop=(0.08, 1.0), flip=0.5), cutmix_alpha=1.0,
+            label=lambda images, _: ensemble(images),
         )
         for number in range(students)
     ]  # fmt: skip

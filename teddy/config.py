@@ -275,6 +275,11 @@ class RelabelSettings(Settings):
     teachers: Count | Literal["all"] = Field(
         "all", description="the whole pool, or so many spread evenly over it, the last one included"
     )
+    at_once: Count | None = Field(
+        None,
+        description="so many of them label at the same time, the weakest first, the strongest from seven tenths of the "
+        "students' epochs on; null is all of them, always",
+    )
     average: Literal["logits", "probabilities"] = "logits"
     statistics: Literal["running", "batch"] = Field(
         "running", description="what teachers normalise by when they label augmented images: their own, or the batch's"
@@ -296,6 +301,11 @@ class RelabelSettings(Settings):
     def _what_is_stored_can_be_stored(self) -> Self:
         if self.labels == "stored" and (self.augment.colour or self.augment.cutout):
             raise ValueError("labels: stored labels know no colours and holes; leave labels online, or augment without")
+        if self.at_once and self.labels == "stored" and (self.stored_epochs or self.budget_mb):
+            raise ValueError(
+                "at_once: epochs that are used again would bring the weak teachers back; leave stored_epochs and "
+                "budget_mb out, or at_once"
+            )
         return self
 
 
@@ -366,6 +376,9 @@ class Config(PoolConfig):
             raise ValueError(f"method.teachers: draws {self.method.teachers} of a pool of {size}")
         if self.relabel.teachers != "all" and self.relabel.teachers > size:
             raise ValueError(f"relabel.teachers: takes {self.relabel.teachers} of a pool of {size}")
+        labelling = size if self.relabel.teachers == "all" else self.relabel.teachers
+        if self.relabel.at_once and self.relabel.at_once > labelling:
+            raise ValueError(f"relabel.at_once: takes {self.relabel.at_once} of {labelling} teachers that label")
         if self.method.statistics != "global" and not self.pool.class_means:
             raise ValueError(f"pool.class_means: statistics '{self.method.statistics}' need them, and they are off")
         return self

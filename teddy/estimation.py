@@ -33,7 +33,7 @@ from teddy.pool.measuring import measure, running_statistics
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.pool.training import teacher_loader, teacher_loss
 from teddy.progress import Stage
-from teddy.relabel import Labelled, make_labeller
+from teddy.relabel import Labelled, make_ensemble
 from teddy.resolve import check, default_recipe, image_bytes, open_data, pool_bytes, resolve
 from teddy.run import pick_device
 from teddy.students import (
@@ -187,9 +187,9 @@ def _students_seconds(name: str, config: Config, source: Source, pool: Pool, eng
     suited = engine.for_steps(evaluation.training.epochs * math.ceil(count / evaluation.training.batch_size))
 
     def labelled() -> Labelled:
-        networks = [teacher.network for teacher in teachers]
-        label = make_labeller(networks, relabel.average, relabel.temperature, suited, relabel.statistics)
-        return Labelled(distilled, label)
+        networks = [teacher.network for teacher in teachers[: relabel.at_once]]  # whichever it is their turn
+        ensemble = make_ensemble(networks, relabel.average, relabel.temperature, suited, relabel.statistics)
+        return Labelled(distilled, lambda images, _: ensemble(images))
 
     given = labelled()
     test = _seconds_per_image(config, source, engine) * len(source.test) * CURVE_POINTS

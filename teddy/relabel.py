@@ -30,8 +30,11 @@ from teddy.stored_labels import Form, choose_form, join_epochs, record_epoch, st
 LABELLING_BATCH = 500
 PIECES = "relabel"
 PLAIN, RECORDED = f"{PIECES}/plain", f"{PIECES}/recorded"  # labels that are there while others are not
-Labeller = Callable[[Tensor], Tensor]
+ARRIVED = 0.7  # of a student's epochs: from there on the strongest teachers label, where they take turns
+Ensemble = Callable[[Tensor], Tensor]
 """Normalised images [B, C, H, W] → soft labels [B, K], in logits."""
+Labeller = Callable[[Tensor, int], Tensor]
+"""The same of images and the epoch, from 0 on, in which a student sees them."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,13 @@ class Labelled:
     stored: dict[str, Tensor] | None = None
 
 
-def make_labeller(
+def make_ensemble(
     networks: Sequence[nn.Module],
     average: Literal["logits", "probabilities"],
     temperature: float,
     engine: Engine,
     statistics: Literal["running", "batch"] = "running",
-) -> Labeller:
+) -> Ensemble:
     """Y = 1/|M| Σ h(A(X); θ), the last line of Algorithm 1."""
     if statistics == "batch":
         networks = [normalising_by_batch(network) for network in networks]
@@ -66,16 +69,32 @@ def make_labeller(
     return engine.replayed(label)
 
 
+def make_labeller(
+    networks: Sequence[nn.Module], make: Callable[[Sequence[nn.Module]], Ensemble], epochs: int, at_once: int | None
+) -> Labeller:
+    """All networks together in every epoch; or `at_once` of them, from the first ones on to the last."""
+    size = at_once or len(networks)
+    ensembles = [make(networks[first : first + size]) for first in range(len(networks) - size + 1)]
+    return lambda images, epoch: ensembles[turn_of(epoch, epochs, len(ensembles))](images)
+
+
+def turn_of(epoch: int, epochs: int, turns: int) -> int:
+    """Whose turn it is: all have even shares of the epochs until ARRIVED, the last one those after it too."""
+    return min(int(turns * epoch / (ARRIVED * epochs)), turns - 1)
+
+
 def relabel(config: Config, images: Images, pool: Pool, source: Source, run: Run) -> Labelled:
     """The distilled set of this run: labelled and left in its folder, if it is not there yet, and read."""
     settings = config.relabel
     teachers = pool.teachers if settings.teachers == "all" else pool.spread(settings.teachers)
     steps = config.evaluation.training.epochs * math.ceil(len(images) / config.evaluation.training.batch_size)
     engine = run.engine.for_steps(steps)
-    labeller = partial(make_labeller, [each.network for each in teachers], settings.average, settings.temperature)
-    label = labeller(engine, settings.statistics)
-    # The images as they are lie class after class: a batch's statistics would be those of a few classes.
-    plain_label = label if settings.statistics == "running" else labeller(engine)
+    networks = [each.network for each in teachers]
+    make = partial(make_ensemble, average=settings.average, temperature=settings.temperature, engine=engine)
+    label = make_labeller(
+        networks, partial(make, statistics=settings.statistics), config.evaluation.training.epochs, settings.at_once
+    )
+    plain_label = make(networks)  # by running statistics: they lie class after class, and a batch's would be of a few
     loader = Loader(
         images.to(run.device),
         source.preprocessing,

@@ -94,7 +94,7 @@ def record_epoch(loader: Loader, number: int, form: Form, temperature: float) ->
     draws = [_as_stored(draw) for draw in loader.draws(number)]
     parts = loader.images.batches([draw.rows for draw in draws])
     logits = [
-        loader.label(augmented(part, draw, loader.preprocessing, loader.task.num_classes)[0]).cpu()
+        loader.label(augmented(part, draw, loader.preprocessing, loader.task.num_classes)[0], number).cpu()
         for part, draw in zip(parts, draws, strict=True)
     ]
     return _pack(draws) | compress(torch.cat(logits), form.top_k, temperature)

@@ -52,7 +52,7 @@ def make_set(
     preprocessing = Preprocessing((0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.3)[:channels])
     loader = Loader(
         images, preprocessing, Task(len(classes), channels, 8), batch_size=4, seed=0, cutmix_alpha=1.0,
-        change=partial(draw_change, crop=(0.5, 1.0), roll=1), label=lambda seen: logits[: len(seen)] + seen.mean(),
+        change=partial(draw_change, crop=(0.5, 1.0), roll=1), label=lambda seen, _: logits[: len(seen)] + seen.mean(),
     )  # fmt: skip
     stored = save(record(loader, Form(2, min(2, len(classes) - 1)), 4.0))
     write_distilled(folder, config, images, logits, classes, preprocessing, extra={STORED: stored})

@@ -17,7 +17,7 @@ from teddy.models.layers import batch_norms
 from teddy.models.several import Several
 from teddy.models.zoo import build_network
 from teddy.optimizers import make_optimizer
-from teddy.relabel import make_labeller
+from teddy.relabel import make_ensemble
 from teddy.training import MovingAverage, Training, make_stepper, of_each
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_labels_are_those_of_the_plain_ensemble(engine: Engine):
     images = torch.randn(5, 1, 16, 16)
     with torch.no_grad():
         expected = ensemble(torch.stack([network(images) for network in networks]), "logits", 1.0)
-    labels = make_labeller(networks, "logits", 1.0, engine)(images)
+    labels = make_ensemble(networks, "logits", 1.0, engine)(images)
     assert labels.dtype == torch.float32
     torch.testing.assert_close(labels, expected, rtol=0.02, atol=0.02 if engine.half else 1e-5)
 
@@ -95,7 +95,7 @@ def test_labels_by_the_statistics_of_the_batch_are_those_of_training(engine: Eng
     torch.manual_seed(0)
     network = build_network("convnet-d2-w16-bn", TASK).eval()
     images, before = torch.randn(5, 1, 16, 16), copy.deepcopy(network.state_dict())
-    labels = make_labeller([network], "logits", 1.0, engine, "batch")(images)
+    labels = make_ensemble([network], "logits", 1.0, engine, "batch")(images)
     torch.testing.assert_close(network.state_dict(), before)
     with torch.no_grad():
         torch.testing.assert_close(labels, network.train()(images), rtol=0.02, atol=0.02 if engine.half else 1e-5)

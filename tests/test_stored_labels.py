@@ -15,9 +15,9 @@ from teddy.stored_labels import Form, Replay, choose_form, compress, expand, rea
 TEMPERATURE = 4.0
 
 
-def label(images: Tensor) -> Tensor:
-    """Two numbers that any change of an image changes."""
-    return torch.stack([images.mean((1, 2, 3)), (images * torch.arange(8.0)).mean((1, 2, 3))], dim=1)
+def label(images: Tensor, epoch: int) -> Tensor:
+    """Two numbers that any change of an image changes, and another epoch."""
+    return torch.stack([images.mean((1, 2, 3)), (images * torch.arange(8.0)).mean((1, 2, 3)) + epoch], dim=1)
 
 
 def make_loader(source: Source, **changes: object) -> Loader:
@@ -38,7 +38,7 @@ def test_replayed_labels_are_of_the_very_images_that_are_seen(source: Source):
     for epoch in range(3):
         for batch, live in zip(replayed.epoch(epoch), loader.epoch(epoch), strict=True):
             assert batch.teacher_logits is not None
-            torch.testing.assert_close(batch.teacher_logits, label(batch.images), atol=2e-3, rtol=1e-3)
+            torch.testing.assert_close(batch.teacher_logits, label(batch.images, epoch), atol=2e-3, rtol=1e-3)
             # The same draws as online, but for the half precision of the maps.
             torch.testing.assert_close(batch.targets, live.targets)
             torch.testing.assert_close(batch.images, live.images, atol=0.05, rtol=0.05)
@@ -47,7 +47,7 @@ def test_replayed_labels_are_of_the_very_images_that_are_seen(source: Source):
 def test_what_is_labelled_is_what_is_replayed_to_the_bit(source: Source):
     labelled: list[Tensor] = []
     loader = make_loader(source)
-    loader.label = lambda images: labelled.append(images) or label(images)
+    loader.label = lambda images, epoch: labelled.append(images) or label(images, epoch)
     replayed = replay(loader, record(loader, Form(2), TEMPERATURE))
     seen = [batch.images for epoch in range(2) for batch in replayed.epoch(epoch)]
     assert all(torch.equal(a, b) for a, b in zip(labelled, seen, strict=True))

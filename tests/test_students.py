@@ -20,7 +20,7 @@ from teddy.models.several import Several, as_one, draws_in_training, each_of
 from teddy.models.zoo import build_network
 from teddy.parsing import parse_config
 from teddy.progress import Unwatched
-from teddy.relabel import Labelled, make_labeller
+from teddy.relabel import Labelled, make_ensemble
 from teddy.run import Run, new_run
 from teddy.seeding import derive
 from teddy.stored_labels import Form, record
@@ -56,7 +56,8 @@ def labelled(source: Source) -> Labelled:
     torch.manual_seed(3)
     teachers = [build_network(NETWORK, source.task).eval() for _ in range(2)]
     distilled = DistilledSet(images, torch.randn(10, 2), source.classes, source.preprocessing)
-    return Labelled(distilled, make_labeller(teachers, "logits", 1.0, Engine(CPU)))
+    ensemble = make_ensemble(teachers, "logits", 1.0, Engine(CPU))
+    return Labelled(distilled, lambda images, _: ensemble(images))
 
 
 @pytest.fixture
@@ -164,9 +165,9 @@ def test_labels_are_made_for_all_at_once_only_where_steps_are_captured_and_it_ma
 ):
     sizes: list[int] = []
 
-    def label(images: Tensor) -> Tensor:
+    def label(images: Tensor, epoch: int) -> Tensor:
         sizes.append(len(images))
-        return labelled.label(images)
+        return labelled.label(images, epoch)
 
     noting = Labelled(labelled.distilled, label)
     relabel = RELABEL.model_copy(update={"statistics": statistics})

@@ -59,9 +59,10 @@ class Draw(NamedTuple):
 class Loader:
     """Batches of a set of images; each epoch has an order and augmentations of its own, by its number.
 
-    `change` is `draw_change` with its settings; `label` turns augmented images into soft labels, as Algorithm 1's last
-    line has it. `even` makes all batches of one size, as compiled steps want them: a few images, less than a batch has,
-    wait for another epoch. `part` is which part of every batch is wanted, of how many; the others are not even read.
+    `change` is `draw_change` with its settings; `label` turns augmented images and the number of their epoch into soft
+    labels, as Algorithm 1's last line has it. `even` makes all batches of one size, as compiled steps want them: a few
+    images, less than a batch has, wait for another epoch. `part` is which part of every batch is wanted, of how many;
+    the others are not even read.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Loader:
         seed: int,
         change: Callable[..., Change] | None = None,
         cutmix_alpha: float = 0.0,
-        label: Callable[[Tensor], Tensor] | None = None,
+        label: Callable[[Tensor, int], Tensor] | None = None,
         even: bool = False,
         part: tuple[int, int] = (0, 1),
     ) -> None:
@@ -110,7 +111,7 @@ class Loader:
         draws = (draw.part(*self.part) for draw in islice(self.draws(number), skipped, None))
         for part, draw in zip(self.images.batches(rows), draws, strict=True):
             images, targets = augmented(part, draw, self.preprocessing, self.task.num_classes)
-            yield Batch(images, targets, self.label(images) if self.label else None)
+            yield Batch(images, targets, self.label(images, number) if self.label else None)
 
 
 def endless(loader: Epochs, first_step: int = 0) -> Iterator[Batch]:

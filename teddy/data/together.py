@@ -61,7 +61,7 @@ class _Joined:
                 batch = _one_after_the_other(mixed)
             if self._label:
                 batches = [batch] if self._label_at_once else batch.parts(len(draws))
-                labels = torch.cat([self._label(part.images) for part in batches])
+                labels = torch.cat([self._label(part.images, number) for part in batches])
                 batch = batch._replace(teacher_logits=labels)
             yield batch
 

@@ -55,12 +55,12 @@ def test_soft_labels_are_of_the_images_as_augmented():
     marked.pixels[:, :, 0] = 200  # the first row of pixels, which moves to the second
     labelled = Loader(
         marked, Preprocessing((0.0,), (1 / 255,)), Task(3, 1, 4), batch_size=4, seed=0,
-        change=one_down, label=lambda images: images[:, 0, :3, 0],
+        change=one_down, label=lambda images, epoch: images[:, 0, :3, 0] + epoch,
     )  # fmt: skip
-    for batch in labelled.epoch(0):
+    for batch in labelled.epoch(5):
         assert batch.teacher_logits is not None
         torch.testing.assert_close(batch.images[:, 0, 1], torch.full((len(batch.images), 4), 200.0))
-        assert torch.equal(batch.teacher_logits, batch.images[:, 0, :3, 0])
+        assert torch.equal(batch.teacher_logits, batch.images[:, 0, :3, 0] + 5)
 
 
 def test_a_draw_has_so_many_different_images_of_each_class(source: Source):

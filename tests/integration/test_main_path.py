@@ -37,6 +37,8 @@ VARIANTS = {
     "labels by the batch's statistics, stored": {"relabel.statistics": "batch", "relabel.labels": "stored"},
     "one converged teacher": {"method.name": "sre2l", "method.teachers": 1},
     "several per class": {"method.images_per_class": 2, "method.classes_per_group": 5},
+    "weak teachers label first": {"relabel.at_once": 1},
+    "the same, stored": {"relabel.at_once": 1, "relabel.labels": "stored"},
     "probabilities of one teacher": {"relabel.average": "probabilities", "relabel.teachers": 1},
     "logits, hard share, average of weights": {
         "evaluation.loss": "mse", "evaluation.hard_share": 0.025, "evaluation.training.ema": 0.9,

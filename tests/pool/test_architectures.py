@@ -19,7 +19,7 @@ from teddy.pool.build import build_pool
 from teddy.pool.measuring import Measured, running_statistics
 from teddy.pool.pool import Teacher, freeze
 from teddy.pool.store import read_index
-from teddy.relabel import make_labeller
+from teddy.relabel import make_ensemble
 from teddy.run import Run
 from teddy.synthesis.passes import Passes
 from teddy.synthesis.stage import synthesize
@@ -86,7 +86,7 @@ def test_pool_images_labels(
     start = synthesize(method.model_copy(update={"name": "random"}), colours, pool, open_run("other"), ipc=2)
     assert made.pixels.shape == (4, 3, 32, 32)
     assert not torch.equal(made.pixels, start.pixels)
-    labels = make_labeller([teacher.network], "logits", 1.0, Engine(CPU))(colours.preprocessing.normalise(made.pixels))
+    labels = make_ensemble([teacher.network], "logits", 1.0, Engine(CPU))(colours.preprocessing.normalise(made.pixels))
     assert labels.shape == (4, 2)
     assert labels.isfinite().all()
     shutil.rmtree(run.folder / "pool")  # some of these are large
