@@ -33,7 +33,7 @@ SETTINGS = EvaluationSettings.model_validate(
 def labelled(source: Source) -> Labelled:
     images = source.draw(3, torch.Generator().manual_seed(9))
     distilled = DistilledSet(images, torch.randn(6, 2), source.classes, source.preprocessing)
-    return Labelled(distilled, lambda batch: batch.flatten(1)[:, :2])
+    return Labelled(distilled, lambda batch, _: batch.flatten(1)[:, :2])
 
 
 def test_scores_by_hand():
