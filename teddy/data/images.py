@@ -13,6 +13,7 @@ from torch import Tensor
 from teddy.data.memory import brought
 
 MOST_PIXELS = 1000 * 32**2  # of a batch that is only looked at: it is to take less memory than training does
+CACHED_PIXELS = 125 * 32**2  # on a CPU: of more, what a layer leaves is out of the caches when the next one reads it
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Images:
     def size(self) -> int:
         """S."""
         return self.pixels.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.pixels.device
 
     def to(self, device: torch.device) -> "Images":
         """The same on another device."""
@@ -57,6 +63,10 @@ class ImageSet(Protocol):
     def size(self) -> int:
         """S."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
+
     def __len__(self) -> int: ...
 
     def to(self, device: torch.device) -> "ImageSet":
@@ -71,4 +81,5 @@ class ImageSet(Protocol):
 
 def in_order(images: ImageSet, most: int) -> Iterator[Images]:
     """All images, batch by batch: `most` images in each, or fewer of large ones."""
-    return images.batches(torch.arange(len(images)).split(max(min(most, MOST_PIXELS // images.size**2), 1)))
+    pixels = min(MOST_PIXELS, CACHED_PIXELS) if images.device.type == "cpu" else MOST_PIXELS
+    return images.batches(torch.arange(len(images)).split(max(min(most, pixels // images.size**2), 1)))

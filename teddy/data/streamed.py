@@ -30,7 +30,7 @@ class StreamedImages:
         self.listing = listing
         self.size, self.channels, self.workers = size, channels, workers
         self.labels = torch.from_numpy(listing.labels)
-        self._device = device or torch.device("cpu")
+        self.device = device or torch.device("cpu")
         self._parts = _Parts()
         self._loader: DataLoader[Decoded] | None = None
 
@@ -49,8 +49,8 @@ class StreamedImages:
         """One batch for each of `parts`, which are row numbers."""
         parts = [rows.cpu() for rows in parts]
         for rows, decoded in zip(parts, self.decoded(parts), strict=True):
-            pixels = self._whole(decoded).to(self._device, non_blocking=True)
-            yield Images(pixels, self.labels[rows].to(self._device, non_blocking=True))
+            pixels = self._whole(decoded).to(self.device, non_blocking=True)
+            yield Images(pixels, self.labels[rows].to(self.device, non_blocking=True))
 
     def decoded(self, parts: list[Tensor]) -> Iterator[Decoded]:
         """The same as pixels in memory, with the rows that are unreadable instead of an error."""
@@ -61,7 +61,7 @@ class StreamedImages:
                 batch_sampler=self._parts,
                 num_workers=self.workers,
                 collate_fn=_as_it_is,  # type: ignore[arg-type]
-                pin_memory=self._device.type == "cuda",
+                pin_memory=self.device.type == "cuda",
                 prefetch_factor=BATCHES_AHEAD if self.workers else None,
                 persistent_workers=self.workers > 0,
                 worker_init_fn=leave_signals_to_the_parent if self.workers else None,

@@ -111,3 +111,10 @@ def test_large_images_are_looked_at_in_smaller_batches(size: int, expected: list
     parts = list(images_module.in_order(images, 10))
     assert [len(part) for part in parts] == expected
     assert torch.cat([part.labels for part in parts]).tolist() == list(range(25))
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [4, 4, 2]), ("meta", [10])])
+def test_a_cpu_looks_at_what_its_caches_hold(device: str, expected: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(images_module, "CACHED_PIXELS", 4 * 32**2)
+    images = Images(torch.zeros(10, 1, 32, 32, dtype=torch.uint8, device=device), torch.arange(10, device=device))
+    assert [len(part) for part in images_module.in_order(images, 100)] == expected
