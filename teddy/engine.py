@@ -49,7 +49,8 @@ class Engine:
     def place(self, network: nn.Module) -> nn.Module:
         """On the device, in the layout that its convolutions like best."""
         network = network.to(self.device)
-        return network.to(memory_format=torch.channels_last) if self.half else network
+        by_pixel = self.half or self.device.type == "cpu"
+        return network.to(memory_format=torch.channels_last) if by_pixel else network
 
     def frozen_weights(self, network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
         """What a network that is not trained computes with, by name; matrices are cast to bf16 once and for all."""

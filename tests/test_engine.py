@@ -48,6 +48,18 @@ def test_what_is_set_is_done(settings: EngineSettings, half: bool, compiles: boo
     assert (engine.half, engine.compiles, engine.captures) == (half, compiles, False)
 
 
+@pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-5), (True, 0.02)])
+def test_on_a_cpu_a_placed_network_computes_pixel_by_pixel_and_the_same(half: bool, tolerance: float):
+    torch.manual_seed(0)
+    network, images = build_network("convnet-d2-w16-bn", TASK).eval(), torch.randn(6, 1, 16, 16)
+    expected, engine = network(images), Engine(CPU, half=half)
+    placed = engine.place(network)
+    with engine.autocast():
+        features = placed.features(images)
+        torch.testing.assert_close(placed(images).float(), expected, rtol=tolerance, atol=tolerance)
+    assert features.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_what_cannot_be_compiled_is_computed_all_the_same():
     def asking(values: Tensor) -> Tensor:
         return values + 1 if values.sum().item() > 0 else values - 1  # the branch depends on data

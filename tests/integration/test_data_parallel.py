@@ -93,7 +93,7 @@ def test_with_synchronised_norms_two_make_the_teachers_of_one(one: Path, tmp_pat
     made, expected = teachers(tmp_path / "run"), teachers(one)
     assert len(expected) > 20
     assert any("running_var" in key for key in expected)
-    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=5e-5)
     assert losses(tmp_path / "run") == pytest.approx(losses(one), rel=1e-4)
     assert len(losses(one)) == STEPS
 
