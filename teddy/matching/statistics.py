@@ -78,7 +78,8 @@ def class_wise_distance(features: Tensor, labels: GroupLabels, real_means: Tenso
     class counted alike; `real_means` is [K, D]."""
     by_group = pooled(features).unflatten(0, labels.members.shape)
     membership = F.one_hot(labels.members, labels.classes.shape[1]).to(by_group.dtype)
-    means = membership.transpose(1, 2) @ by_group / membership.sum(1)[:, :, None]
+    with torch.autocast(by_group.device.type, enabled=False):  # which would multiply in half precision
+        means = membership.transpose(1, 2) @ by_group / membership.sum(1)[:, :, None]
     return torch.linalg.vector_norm(means - real_means[labels.classes], dim=2).mean(1)
 
 

@@ -123,6 +123,13 @@ def test_class_wise_distance_averages_positions_first():
     assert pooled(features).shape == (4, 3)
 
 
+def test_class_means_are_taken_in_single_precision_under_autocast():
+    features, labels, real_means = torch.randn(8, 5) + 100, one_group([0, 0, 1, 1, 0, 0, 1, 1]), torch.full((2, 5), 100)
+    expected = class_wise_distance(features, labels, real_means)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(class_wise_distance(features, labels, real_means), expected)
+
+
 def test_classifier_prior_by_hand():
     logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]])
     # probabilities 3/4 of the first's class, 1/2 of the second's
