@@ -93,7 +93,9 @@ def test_with_synchronised_norms_two_make_the_teachers_of_one(one: Path, tmp_pat
     made, expected = teachers(tmp_path / "run"), teachers(one)
     assert len(expected) > 20
     assert any("running_var" in key for key in expected)
-    torch.testing.assert_close(made, expected, rtol=1e-4, atol=5e-5)
+    for key, values in expected.items():  # class means are averages of many values that cancel each other
+        torch.testing.assert_close(made[key], values, rtol=1e-4, atol=5e-5 if "class_means" in key else 1e-5, msg=key)
+    assert made.keys() == expected.keys()
     assert losses(tmp_path / "run") == pytest.approx(losses(one), rel=1e-4)
     assert len(losses(one)) == STEPS
 
