@@ -233,6 +233,12 @@ class MethodSettings(Settings):
     class_wise_layers: Literal["last", "every"] = Field(
         "last", description="class means of the last features, or at every normalisation layer too"
     )
+    targets: Literal["measured", "drawn"] = Field(
+        "measured",
+        description="class means of all training images, measured once for each teacher; or of some that are drawn "
+        "anew in every iteration and augmented in the same draw as the made ones",
+    )
+    real_images: Count = Field(50, description="drawn of each class, if so")
     classifier_weight: Weight = Field(1.0, description="u of Eq. 6")
     teachers: Count = Field(3, description="n: teachers drawn from the pool for each image index")
     redraw: bool = Field(
@@ -256,6 +262,12 @@ class MethodSettings(Settings):
     def _no_noise_is_kept(self) -> Self:
         if self.kept and self.initial == "noise":
             raise ValueError(f"kept: {self.kept} of the images would stay noise; set initial to real or typical")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_drawn_is_used(self) -> Self:
+        if self.targets == "drawn" and self.statistics == "global":
+            raise ValueError("targets: 'drawn' are for class means; set statistics to class-wise or both")
         return self
 
     @model_validator(mode="after")
@@ -379,6 +391,10 @@ class Config(PoolConfig):
         labelling = size if self.relabel.teachers == "all" else self.relabel.teachers
         if self.relabel.at_once and self.relabel.at_once > labelling:
             raise ValueError(f"relabel.at_once: takes {self.relabel.at_once} of {labelling} teachers that label")
-        if self.method.statistics != "global" and not self.pool.class_means:
-            raise ValueError(f"pool.class_means: statistics '{self.method.statistics}' need them, and they are off")
+        needed = self.method.statistics != "global" and self.method.targets == "measured"
+        if needed and not self.pool.class_means:
+            raise ValueError(
+                f"pool.class_means: statistics '{self.method.statistics}' need them, and they are off; "
+                "or set method.targets=drawn"
+            )
         return self

@@ -48,6 +48,7 @@ from teddy.students import (
 )
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.passes import Passes
+from teddy.synthesis.real import real_images
 from teddy.synthesis.size import groups_at_once, groups_side_by_side, usual_passes
 from teddy.synthesis.steps import synthesize_images
 from teddy.training import Loss, accuracy, make_stepper, start_training
@@ -145,7 +146,8 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
     shape = (len(source.classes) * config.ipc, source.channels, source.image_size, source.image_size)
     start = torch.randn(shape)
     objective, paced = method.objective(settings), engine.for_steps(usual_passes(start, groups, settings))
-    side_by_side = groups_side_by_side(start, groups, pool, objective, engine, config.engine.groups)
+    real = real_images(settings, source, engine.device)
+    side_by_side = groups_side_by_side(start, groups, pool, objective, engine, config.engine.groups, real)
     at_once = groups_at_once(start[groups[0].rows], engine.device)
     some = groups[: min(at_once, 8 * side_by_side if engine.device.type == "cuda" else 1)]
     augment = settings.augment.model_dump()
@@ -164,6 +166,7 @@ def _synthesis_seconds(config: Config, source: Source, pool: Pool, engine: Engin
             teachers=settings.teachers,
             redraw=settings.redraw,
             in_turn=settings.turns == "one",
+            real=real,
             seed=0,
             stage=stage,
             device=engine.device,

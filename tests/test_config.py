@@ -142,3 +142,12 @@ def test_a_value_has_no_further_keys():
 def test_yaml_cannot_run_anything():
     with pytest.raises(Exception, match="could not determine a constructor"):
         parse_yaml("!!python/object/apply:os.system ['true']")
+
+
+def test_class_means_that_are_drawn_need_none_that_are_measured():
+    drawn = {"method__statistics": "both", "method__targets": "drawn", "pool__class_means": False}
+    assert parse(**drawn).method.targets == "drawn"
+    with pytest.raises(TeddyError, match=r"pool.class_means: .*set method.targets=drawn"):
+        parse(**drawn | {"method__targets": "measured"})
+    with pytest.raises(TeddyError, match="targets: 'drawn' are for class means"):
+        parse(**drawn | {"method__statistics": "global"})

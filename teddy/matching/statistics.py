@@ -73,14 +73,19 @@ def class_sums(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tens
     return membership.T @ features, membership.sum(0)
 
 
-def class_wise_distance(features: Tensor, labels: GroupLabels, real_means: Tensor) -> Tensor:
-    """For each group [G] the mean over its classes of ‖μ_c(S) − μ_c(T)‖₂, the second term of Proposition 2 with each
-    class counted alike; `real_means` is [K, D]."""
-    by_group = pooled(features).unflatten(0, labels.members.shape)
+def class_means(features: Tensor, labels: GroupLabels) -> Tensor:
+    """Means [G, k, D, …] of features [G · B, D, …] over the images of each class of a group."""
+    by_group = _exact(features).unflatten(0, labels.members.shape)
     membership = F.one_hot(labels.members, labels.classes.shape[1]).to(by_group.dtype)
-    with torch.autocast(by_group.device.type, enabled=False):  # which would multiply in half precision
-        means = membership.transpose(1, 2) @ by_group / membership.sum(1)[:, :, None]
-    return torch.linalg.vector_norm(means - real_means[labels.classes], dim=2).mean(1)
+    with torch.autocast(features.device.type, enabled=False):  # which would multiply in half precision
+        means = membership.transpose(1, 2) @ by_group.flatten(2) / membership.sum(1)[:, :, None]
+    return means.unflatten(2, features.shape[1:])
+
+
+def class_wise_distance(means: Tensor, real_means: Tensor) -> Tensor:
+    """For each group [G] the mean over its classes of ‖μ_c(S) − μ_c(T)‖₂, the second term of Proposition 2 with each
+    class counted alike; both are [G, k, D, …]."""
+    return torch.linalg.vector_norm((means - real_means).flatten(2), dim=2).mean(1)
 
 
 def classifier_prior(logits: Tensor, labels: GroupLabels) -> Tensor:

@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from teddy.config import MethodSettings
-from teddy.matching.statistics import GroupLabels, class_wise_distance, classifier_prior, statistics_distance
+from teddy.matching.statistics import (
+    GroupLabels,
+    class_means,
+    class_wise_distance,
+    classifier_prior,
+    pooled,
+    statistics_distance,
+)
 from teddy.methods.method import Method, initial_images
 from teddy.synthesis.passes import Objective, Slot
 
@@ -43,8 +50,8 @@ def weighted_objective(
         if class_wise_weight:
             matched = slice(None) if every_layer else slice(-1, None)
             distances = [
-                class_wise_distance(layer.features, labels, means)
-                for layer, means in zip(layers[matched], teacher.class_means[matched], strict=True)
+                class_wise_distance(class_means(pooled(layer.features), labels), means)
+                for layer, means in zip(layers[matched], real_class_means(teacher, labels, matched), strict=True)
             ]
             terms["class-wise"] = class_wise_weight * torch.stack(distances).sum(0)
         if classifier_weight:
@@ -52,6 +59,16 @@ def weighted_objective(
         return terms
 
     return objective
+
+
+def real_class_means(teacher: Slot, labels: GroupLabels, matched: slice) -> list[Tensor]:
+    """Those [G, k, D] of the matched layers on real images: the ones that were drawn, else all, as measured."""
+    if teacher.real is None:
+        return [means[labels.classes] for means in teacher.class_means[matched]]
+    images, real_labels = teacher.real
+    with torch.no_grad():
+        _, layers = teacher.record(images, len(labels.classes))
+        return [class_means(pooled(layer.features), real_labels) for layer in layers[matched]]
 
 
 TEDDY = Method(

@@ -17,17 +17,19 @@ from teddy.engine import Engine, Frozen
 from teddy.matching.statistics import GroupLabels
 from teddy.models.recording import GroupRecorder, Seen
 from teddy.pool.pool import Teacher
+from teddy.synthesis.real import Real
 
 
 @dataclass(frozen=True)
 class Slot:
     """A teacher as an objective sees it: `record` takes images and the number of their groups, and gives logits and
-    what the recorded layers were given."""
+    what the recorded layers were given; and `real` images to compare with, where they are drawn."""
 
     record: Callable[[Tensor, int], tuple[Tensor, list[Seen]]]
     means: Sequence[Tensor]
     variances: Sequence[Tensor]
     class_means: Sequence[Tensor]
+    real: Real | None = None
 
 
 Objective = Callable[[Tensor, GroupLabels, Slot], dict[str, Tensor]]
@@ -47,11 +49,11 @@ class Passes:
     def __init__(self, objective: Objective, engine: Engine) -> None:
         self._compute = Frozen(partial(_pass, objective, engine), engine, wrap=_recorder(engine), prefix="network.")
 
-    def __call__(self, images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+    def __call__(self, images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None = None) -> Passed:
         """One teacher's terms for some groups, and their gradient."""
         images = images.detach().requires_grad_()
         statistics = (teacher.means, teacher.variances, teacher.class_means)
-        total, terms = self._compute(teacher.network, *statistics, images, labels)
+        total, terms = self._compute(teacher.network, *statistics, images, labels, real)
         (gradient,) = torch.autograd.grad(total, images)
         return Passed(gradient, terms)
 
@@ -74,9 +76,10 @@ def _pass(
     class_means: Sequence[Tensor],
     images: Tensor,
     labels: GroupLabels,
+    real: Real | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     with engine.autocast():
-        slot = Slot(partial(_record, recorder, weights), means, variances, class_means)
+        slot = Slot(partial(_record, recorder, weights), means, variances, class_means, real)
         terms = objective(images, labels, slot)
     total = torch.stack(list(terms.values())).sum()
     return total, {name: values.detach() for name, values in terms.items()}

@@ -13,6 +13,7 @@ from teddy.engine import Engine
 from teddy.pool.pool import Pool
 from teddy.synthesis.groups import Group, group_labels
 from teddy.synthesis.passes import Objective, Passes
+from teddy.synthesis.real import Real, RealImages
 
 USUAL_PIXELS = 100 * 64**2  # of a pass
 IMAGES_PER_PASS = 1600  # from here on a GPU gains nothing
@@ -29,6 +30,7 @@ def groups_side_by_side(
     objective: Objective,
     engine: Engine,
     wanted: int | Literal["auto"] = "auto",
+    real_images: RealImages | None = None,
 ) -> int:
     """As many as fill a GPU and fit into its memory, which one group that is passed through as a trial tells.
 
@@ -41,11 +43,15 @@ def groups_side_by_side(
     most = max(IMAGES_PER_PASS // len(groups[0].rows), 1)
     plain = Passes(objective, replace(engine, compiles=False, captures=False, fuses=False))
     images, labels = start[groups[0].rows].to(engine.device), group_labels(groups[:1], engine.device)
+    real = None
+    if real_images:
+        drawn = real_images.draw(labels.classes[0].cpu(), torch.Generator())
+        real = Real(drawn, real_images.labels(labels.classes))
     try:
-        plain(images, labels, pool.teachers[0])  # the first one also tries convolutions
+        plain(images, labels, pool.teachers[0], real)  # the first one also tries convolutions
         torch.cuda.reset_peak_memory_stats(engine.device)
         before = torch.cuda.memory_allocated(engine.device)
-        plain(images, labels, pool.teachers[0])
+        plain(images, labels, pool.teachers[0], real)
     except torch.cuda.OutOfMemoryError:
         return 1  # and where one does not fit, synthesis says so
     taken = torch.cuda.max_memory_allocated(engine.device) - before

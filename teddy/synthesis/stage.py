@@ -18,6 +18,7 @@ from teddy.pool.pool import Pool
 from teddy.run import Run
 from teddy.synthesis.groups import Group, make_groups
 from teddy.synthesis.passes import Objective, Passes
+from teddy.synthesis.real import real_images
 from teddy.synthesis.size import groups_at_once, groups_side_by_side, usual_passes
 from teddy.synthesis.steps import synthesize_images
 
@@ -63,7 +64,8 @@ def _make(
     steps = len(groups) * settings.iterations
     if not groups:
         return
-    side_by_side = groups_side_by_side(start, groups, pool, objective, run.engine, run.groups)
+    real = real_images(settings, source, run.device)
+    side_by_side = groups_side_by_side(start, groups, pool, objective, run.engine, run.groups, real)
     with run.stage("synthesis", f"synthesis: {settings.name}", steps) as stage:
         synthesize_images(
             start,
@@ -80,6 +82,7 @@ def _make(
             in_turn=settings.turns == "one",
             residual=settings.residual,
             residual_times=settings.residual_times,
+            real=real,
             seed=seeding.derive(run.seed, "synthesis"),
             stage=stage,
             device=run.device,

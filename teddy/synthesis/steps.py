@@ -16,9 +16,10 @@ from teddy.pool.pool import Pool, Teacher
 from teddy.progress import Stage
 from teddy.synthesis.groups import Group, make_waves, named
 from teddy.synthesis.passes import Passed
+from teddy.synthesis.real import Real, RealImages
 from teddy.synthesis.wave import DrawChange, Wave
 
-Pass = Callable[[Tensor, GroupLabels, Teacher], Passed]
+Pass = Callable[[Tensor, GroupLabels, Teacher, Real | None], Passed]
 
 
 class Keeper(Protocol):
@@ -57,6 +58,7 @@ def synthesize_images(
     device: torch.device,
     residual: float = 0.0,
     residual_times: int = 0,
+    real: RealImages | None = None,
     at_once: int = 1,
     side_by_side: int = 1,
     say: Callable[[str], None] = lambda _: None,
@@ -80,7 +82,7 @@ def synthesize_images(
         augmentations = [seeding.stream(seed, "augment", group.number) for group in some]
         images = start[torch.cat([group.rows for group in some])].to(device)
         wave = Wave(
-            some, images, draws, augmentations, rate, weight_decay, iterations, residual, residual_times
+            some, images, draws, augmentations, rate, weight_decay, iterations, residual, residual_times, real
         )  # fmt: skip
         if kept and (tensors := kept.read()) is not None:
             wave.restore(tensors)
@@ -128,7 +130,7 @@ class _Passes:
         self._places: dict[tuple[int, ...], Tensor] = {}
 
     def gather(
-        self, images: Tensor, labels: GroupLabels, drawn: Sequence[tuple[Teacher, ...]]
+        self, images: Tensor, labels: GroupLabels, drawn: Sequence[tuple[Teacher, ...]], real: Real | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient [G · B, C, H, W] over all teachers drawn for each group, and the terms' means over groups."""
         num_groups = len(labels.classes)
@@ -142,7 +144,10 @@ class _Passes:
                 places = self._places_of(tuple(part), images.device)
                 try:
                     passed = self._compute(
-                        given[places].flatten(0, 1), GroupLabels(*(each[places] for each in labels)), teacher
+                        given[places].flatten(0, 1),
+                        GroupLabels(*(each[places] for each in labels)),
+                        teacher,
+                        real and real.of(places),
                     )
                 except torch.cuda.OutOfMemoryError:
                     self._make_do_with(len(part))

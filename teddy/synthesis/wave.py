@@ -12,17 +12,19 @@ from teddy.data.augment import Change, apply_change, joined
 from teddy.matching.statistics import GroupLabels
 from teddy.pool.pool import Teacher
 from teddy.synthesis.groups import Group, group_labels
+from teddy.synthesis.real import Real, RealImages
 
 DrawChange = Callable[[int, torch.Generator], Change]
 Draws = Iterator[tuple[Teacher, ...]]
-Gather = Callable[[Tensor, GroupLabels, list[tuple[Teacher, ...]]], tuple[Tensor, dict[str, Tensor]]]
-"""Images, labels, the teachers of each group → the gradient, and the terms."""
+Gather = Callable[[Tensor, GroupLabels, list[tuple[Teacher, ...]], Real | None], tuple[Tensor, dict[str, Tensor]]]
+"""Images, labels, the teachers of each group, real images to compare with → the gradient, and the terms."""
 
 
 class Wave:
     """Adam on the pixels with a cosine, as the paper has it; it can be written down between two steps and taken up.
 
-    A share `residual` of the images that it began with can be mixed in again, so many times at even distances.
+    A share `residual` of the images that it began with can be mixed in again, so many times at even distances. Where
+    `real` images are drawn to compare with, they are augmented in the same draw: one that is shared is theirs too.
     """
 
     def __init__(
@@ -36,12 +38,15 @@ class Wave:
         iterations: int,
         residual: float = 0.0,
         residual_times: int = 0,
+        real: RealImages | None = None,
     ) -> None:
         self.groups, self.images, self.done = groups, images.requires_grad_(), 0
         self._residual, self._start = residual, images.detach().clone() if residual else images
         self._mixed_after = {iterations * time // (residual_times + 1) for time in range(1, residual_times + 1)}
         self._labels = group_labels(groups, images.device)
         self._draws, self._augmentations = draws, augmentations
+        self._real, self._classes = real, self._labels.classes.cpu()
+        self._real_labels = real.labels(self._labels.classes) if real else None
         self._optimizer = torch.optim.Adam(
             [self.images], lr=learning_rate, betas=(0.5, 0.9), weight_decay=weight_decay, fused=images.is_cuda
         )
@@ -49,10 +54,8 @@ class Wave:
 
     def step(self, gather: Gather, change: DrawChange, bounds: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Augment, compare, step, clamp; gives the terms."""
-        group_size = self._labels.members.shape[1]
-        changes = [change(group_size, generator) for generator in self._augmentations]
-        changed = apply_change(self.images, joined(changes))
-        gradient, terms = gather(changed, self._labels, [next(drawn) for drawn in self._draws])
+        changed, real = self._augmented(change)
+        gradient, terms = gather(changed, self._labels, [next(drawn) for drawn in self._draws], real)
         self._optimizer.zero_grad()
         changed.backward(gradient)
         self._optimizer.step()
@@ -63,6 +66,17 @@ class Wave:
             if self._residual and self.done in self._mixed_after:
                 self.images.lerp_(self._start, self._residual)
         return terms
+
+    def _augmented(self, change: DrawChange) -> tuple[Tensor, Real | None]:
+        groups, group_size = self._labels.members.shape
+        if not (self._real and self._real_labels):
+            return apply_change(self.images, joined([change(group_size, each) for each in self._augmentations])), None
+        drawn = [self._real.draw(*pair) for pair in zip(self._classes, self._augmentations, strict=True)]
+        images = torch.cat([self.images.unflatten(0, (groups, -1)), torch.stack(drawn)], dim=1)
+        changes = [change(images.shape[1], each) for each in self._augmentations]
+        changed = apply_change(images.flatten(0, 1), joined(changes)).unflatten(0, (groups, -1))
+        made, real = changed[:, :group_size], changed[:, group_size:].detach()
+        return made.flatten(0, 1), Real(real.flatten(0, 1), self._real_labels)
 
     def state(self) -> dict[str, Tensor]:
         """Everything as tensors by name."""

@@ -24,6 +24,10 @@ VARIANTS = {
     "paper": {},
     "class-wise": {"method.statistics": "class-wise", "method.initial": "real"},
     "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
+    "class means of images that are drawn": {
+        "method.statistics": "class-wise", "method.targets": "drawn", "method.real_images": 3,
+        "pool.class_means": False,
+    },
     "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
     "one of DSA's changes a batch": {
         "relabel.augment": {

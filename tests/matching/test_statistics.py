@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from teddy.matching.statistics import (
     GroupLabels,
     batch_statistics,
+    class_means,
     class_sums,
     class_wise_distance,
     classifier_prior,
@@ -89,10 +90,10 @@ def test_statistics_distance_has_the_analytic_gradient():
 def test_gradients_agree_with_finite_differences():
     features = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
     labels = one_group([0, 1, 1, 0])
-    real_means = torch.randn(2, 3, dtype=torch.float64)
+    real_means = torch.randn(1, 2, 3, dtype=torch.float64)
     mean, variance = torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda f: distance_of(f, mean, variance), features)
-    assert torch.autograd.gradcheck(lambda f: class_wise_distance(f, labels, real_means), features)
+    assert torch.autograd.gradcheck(lambda f: class_wise_distance(class_means(pooled(f), labels), real_means), features)
 
 
 def test_class_sums_by_naive_loops():
@@ -112,22 +113,27 @@ def test_class_wise_distance_by_hand_leaves_absent_classes_out():
     labels = one_group([0, 0, 2])
     real_means = torch.tensor([[2.0, 4.0], [100.0, 100.0], [0.0, 1.0]])
     # class 0: (2, 1) against (2, 4) is 3; class 2: (0, 0) against (0, 1) is 1; class 1 has no image.
-    assert class_wise_distance(features, labels, real_means).item() == 2.0
+    assert class_wise_distance(class_means(features, labels), real_means[labels.classes]).item() == 2.0
 
 
-def test_class_wise_distance_averages_positions_first():
-    features = torch.randn(4, 3, 5, 5)
-    labels, real_means = one_group([0, 0, 1, 1]), torch.randn(2, 3)
-    expected = class_wise_distance(features.mean((2, 3)), labels, real_means)
-    torch.testing.assert_close(class_wise_distance(features, labels, real_means), expected)
-    assert pooled(features).shape == (4, 3)
+def test_class_means_by_naive_loops():
+    features = torch.randn(2 * 4, 3, 2, 2)
+    labels = GroupLabels(torch.tensor([[4, 1], [0, 2]]), torch.tensor([[0, 1, 1, 1], [1, 0, 1, 0]]))
+    means = class_means(features, labels)
+    assert means.shape == (2, 2, 3, 2, 2)
+    for group in range(2):
+        for place in range(2):
+            own = [features[4 * group + row] for row in range(4) if labels.members[group, row] == place]
+            torch.testing.assert_close(means[group, place], sum(own) / len(own))
+    assert pooled(features).shape == (8, 3)
+    torch.testing.assert_close(class_means(pooled(features), labels), means.mean((3, 4)))
 
 
 def test_class_means_are_taken_in_single_precision_under_autocast():
-    features, labels, real_means = torch.randn(8, 5) + 100, one_group([0, 0, 1, 1, 0, 0, 1, 1]), torch.full((2, 5), 100)
-    expected = class_wise_distance(features, labels, real_means)
+    features, labels = torch.randn(8, 5) + 100, one_group([0, 0, 1, 1, 0, 0, 1, 1])
+    expected = class_means(features, labels)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(class_wise_distance(features, labels, real_means), expected)
+        torch.testing.assert_close(class_means(features, labels), expected)
 
 
 def test_classifier_prior_by_hand():
@@ -144,12 +150,15 @@ def test_groups_have_distances_of_their_own():
     assert labels.labels.tolist() == [0, 3, 3, 0, 6, 6, 1, 6, 5, 5, 5, 2]
     logits = torch.randn(12, 7)
     distances = distance_of(features, mean, variance, 3)
-    class_distances = class_wise_distance(features, labels, real_means)
+    pooled_means = class_means(pooled(features), labels)
+    class_distances = class_wise_distance(pooled_means, real_means[labels.classes])
     priors = classifier_prior(logits, labels)
     assert distances.shape == class_distances.shape == priors.shape == (3,)
     for group in range(3):
         rows = slice(4 * group, 4 * group + 4)
         own = GroupLabels(labels.classes[[group]], labels.members[[group]])
         torch.testing.assert_close(distances[[group]], distance_of(features[rows], mean, variance))
-        torch.testing.assert_close(class_distances[[group]], class_wise_distance(features[rows], own, real_means))
+        own_means = class_means(pooled(features[rows]), own)
+        own_distance = class_wise_distance(own_means, real_means[own.classes])
+        torch.testing.assert_close(class_distances[[group]], own_distance)
         torch.testing.assert_close(priors[[group]], classifier_prior(logits[rows], own))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from teddy import seeding
 from teddy.data.augment import Change, draw_change
+from teddy.data.source import Source
 from teddy.engine import Engine
 from teddy.errors import TeddyError
 from teddy.matching.statistics import GroupLabels
@@ -17,6 +18,7 @@ from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.progress import Unwatched
 from teddy.synthesis.groups import Group, make_groups, make_waves
 from teddy.synthesis.passes import Passed, Passes
+from teddy.synthesis.real import Real, RealImages
 from teddy.synthesis.steps import drawn_teachers, synthesize_images
 
 POOL = Pool(tuple(Teacher(f"t{k}", 0.0, nn.Identity()) for k in range(5)))
@@ -24,10 +26,15 @@ CPU = torch.device("cpu")
 WIDE = torch.tensor(-100.0), torch.tensor(100.0)
 
 
-def towards_ten(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
-    del teacher
+def towards_ten(images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None = None) -> Passed:
+    del teacher, real
     distances = ((images - 10) ** 2).flatten(1).sum(1).unflatten(0, labels.members.shape).sum(1) / 2
     return Passed(images - 10, {"distance": distances})
+
+
+def towards_real(images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None) -> Passed:
+    assert real
+    return towards_ten(images + 10 - real.images.mean(), labels, teacher)
 
 
 def unchanged(count: int, generator: torch.Generator) -> Change:
@@ -88,9 +95,9 @@ def test_a_share_of_the_beginning_is_mixed_in_at_even_distances():
     start = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(4, 1, 1, 1)
     seen: list[Tensor] = []
 
-    def note(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+    def note(images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None) -> Passed:
         seen.append(images.detach().clone())
-        return towards_ten(images, labels, teacher)
+        return towards_ten(images, labels, teacher, real)
 
     group = make_groups(2, 2, classes_per_group=2, images_per_class=2)
     synthesize(start, groups=group, compute=note, residual=0.25, residual_times=1, iterations=2)
@@ -171,10 +178,10 @@ def test_groups_of_another_shape_are_not_mixed():
 def test_running_out_of_memory_halves_the_groups_and_changes_nothing():
     said: list[str] = []
 
-    def short(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+    def short(images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None) -> Passed:
         if len(labels.classes) > 2:
             raise torch.cuda.OutOfMemoryError("no")
-        return towards_ten(images, labels, teacher)
+        return towards_ten(images, labels, teacher, real)
 
     start = torch.randn(16, 1, 1, 1)
     result = synthesize(start, ipc=4, compute=short, teachers=5, at_once=8, side_by_side=8, say=said.append)
@@ -227,9 +234,9 @@ def test_redrawing_changes_them_and_in_turn_waits_for_the_round():
 def test_groups_of_the_same_index_draw_the_same_teachers():
     seen: list[str] = []
 
-    def note(images: Tensor, labels: GroupLabels, teacher: Teacher) -> Passed:
+    def note(images: Tensor, labels: GroupLabels, teacher: Teacher, real: Real | None) -> Passed:
         seen.append(teacher.name)
-        return towards_ten(images, labels, teacher)
+        return towards_ten(images, labels, teacher, real)
 
     synthesize(torch.zeros(40, 1, 1, 1), ipc=10, compute=note, iterations=1, teachers=2)
     drawn = [set(seen[k : k + 2]) for k in range(0, 40, 2)]  # two groups for each of ten indices
@@ -260,12 +267,15 @@ class Kept:
         self.tensors = None
 
 
+@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"redraw": True, "in_turn": True}, {"residual": 0.5, "residual_times": 3}])
-def test_a_wave_is_taken_up_where_it_was(settings: dict[str, bool]):
+def test_a_wave_is_taken_up_where_it_was(settings: dict[str, bool], drawn: bool, source: Source):
     start = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     options = {
         "change": lambda count, generator: draw_change(count, 8, 8, generator, crop=(0.3, 1.0), flip=0.5, roll=2),
         "iterations": 7, "learning_rate": 0.1, "teachers": 3, "at_once": 2, **settings,
+        "real": RealImages(source, 2, CPU) if drawn else None,
+        "compute": towards_real if drawn else towards_ten,
     }  # fmt: skip
     whole = synthesize(start, **options)
     kept = Kept(dies_after=3)
