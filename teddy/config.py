@@ -326,6 +326,9 @@ class EvaluationSettings(Settings):
 
     networks: Annotated[tuple[str, ...], Field(min_length=1)] = ("resnet18",)
     seeds: Count = 3
+    labels: Annotated[tuple[Literal["soft", "hard"], ...], Field(min_length=1)] = Field(
+        ("soft", "hard"), description="which rows are trained; each with its control"
+    )
     hard_seeds: Count | None = Field(
         None, description="students with hard labels, of either row, at most seeds; null as many"
     )

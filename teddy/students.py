@@ -65,6 +65,8 @@ def num_students(row: Row, settings: EvaluationSettings) -> int:
     """Students of this row."""
     if row.images == "full":
         return settings.full_data_seeds
+    if row.labels not in settings.labels:
+        return 0
     return min(settings.hard_seeds or settings.seeds, settings.seeds) if row.labels == "hard" else settings.seeds
 
 

@@ -14,7 +14,7 @@ from teddy.distilled import DistilledSet
 from teddy.errors import NumbersError
 from teddy.evaluation import Score, evaluate_students
 from teddy.relabel import Labelled
-from teddy.report.table import result_lines
+from teddy.report.table import result_lines, time_saved
 from teddy.run import Run
 from teddy.students import ROWS
 from teddy.training import Training
@@ -114,6 +114,17 @@ def test_rows_with_hard_labels_may_have_fewer_students(
     assert {row: len(students) for row, students in rows.items() if row != "full data"} == {
         "distilled": 2, "random control": 2, "distilled, hard labels": trained, "random control, hard labels": trained,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", ["soft", "hard"])
+def test_rows_of_one_kind_of_labels_come_with_their_control(labelled: Labelled, source: Source, run: Run, labels: str):
+    one_kind = SETTINGS.model_copy(update={"labels": (labels,), "full_data_seeds": 0})
+    results = evaluate_students(one_kind, RelabelSettings(), labelled, source, run)
+    distilled, control = result_lines(results, "convnet-d1-w4-bn")
+    assert [ROWS[line.row].images for line in (distilled, control)] == ["distilled", "random"]
+    assert {ROWS[line.row].labels for line in (distilled, control)} == {labels}
+    assert distilled.ior
+    assert len(time_saved(results, "convnet-d1-w4-bn")) == 1
 
 
 def test_the_final_accuracy_is_the_last_epochs(labelled: Labelled, source: Source, run: Run):
