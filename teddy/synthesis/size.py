@@ -59,9 +59,10 @@ def groups_side_by_side(
 
 
 def usual_passes(start: Tensor, groups: Sequence[Group], settings: MethodSettings) -> int:
-    """All passes of these groups, counted in those of a hundred images of 64 × 64: whether to compile depends on how
-    much there is to compute, and a group may be a thousand images."""
-    pixels = sum(len(group.rows) for group in groups) * start[0, 0].numel()
+    """All passes of these groups and of the real images drawn for them, counted in those of a hundred images of
+    64 × 64: whether to compile depends on how much there is to compute, and a group may be a thousand images."""
+    drawn = settings.real_images if settings.targets == "drawn" else 0
+    pixels = sum(images + drawn * classes for images, classes in (group.shape for group in groups)) * start[0, 0].numel()
     teachers = 1 if settings.turns == "one" else settings.teachers
     return settings.iterations * teachers * pixels // USUAL_PIXELS
 

@@ -7,6 +7,8 @@ from teddy.config import MethodSettings
 from teddy.synthesis.groups import make_groups
 from teddy.synthesis.size import groups_at_once, usual_passes
 
+DRAWN = {"statistics": "class-wise", "targets": "drawn"}
+
 
 @pytest.mark.parametrize(
     ("classes", "ipc", "size", "settings", "expected"),
@@ -17,6 +19,7 @@ from teddy.synthesis.size import groups_at_once, usual_passes
         (100, 1, 64, {"iterations": 400, "teachers": 3, "turns": "one"}, 400),
         (100, 10, 64, {"iterations": 400, "teachers": 1, "images_per_class": 10}, 10 * 400),  # one group of a thousand
         (10, 10, 32, {"iterations": 400, "teachers": 1, "images_per_class": 10}, 100),
+        (10, 10, 32, {"iterations": 400, "images_per_class": 10, "teachers": 1, **DRAWN, "real_images": 50}, 600),
     ],
 )
 def test_passes_are_counted_by_their_pixels(
