@@ -62,9 +62,9 @@ def usual_passes(start: Tensor, groups: Sequence[Group], settings: MethodSetting
     """All passes of these groups and of the real images drawn for them, counted in those of a hundred images of
     64 × 64: whether to compile depends on how much there is to compute, and a group may be a thousand images."""
     drawn = settings.real_images if settings.targets == "drawn" else 0
-    pixels = sum(images + drawn * classes for images, classes in (group.shape for group in groups)) * start[0, 0].numel()
+    images = sum(made + drawn * classes for made, classes in (group.shape for group in groups))
     teachers = 1 if settings.turns == "one" else settings.teachers
-    return settings.iterations * teachers * pixels // USUAL_PIXELS
+    return settings.iterations * teachers * images * start[0, 0].numel() // USUAL_PIXELS
 
 
 def groups_at_once(group: Tensor, device: torch.device) -> int:
