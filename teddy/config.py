@@ -239,6 +239,12 @@ class MethodSettings(Settings):
         "anew in every iteration and augmented in the same draw as the made ones",
     )
     real_images: Count = Field(50, description="drawn of each class, if so")
+    map_weight: Weight = Field(
+        0.0, description="of class means at every position of what convolutions are given; with targets that are drawn"
+    )
+    variance_weight: Weight = Field(
+        0.0, description="of the variances of the last features in each class; with targets that are drawn"
+    )
     classifier_weight: Weight = Field(1.0, description="u of Eq. 6")
     teachers: Count = Field(3, description="n: teachers drawn from the pool for each image index")
     redraw: bool = Field(
@@ -268,6 +274,9 @@ class MethodSettings(Settings):
     def _what_is_drawn_is_used(self) -> Self:
         if self.targets == "drawn" and self.statistics == "global":
             raise ValueError("targets: 'drawn' are for class means; set statistics to class-wise or both")
+        if self.targets == "measured" and self.map_weight + self.variance_weight:
+            which = "map_weight" if self.map_weight else "variance_weight"
+            raise ValueError(f"{which}: only for real images that are drawn; set targets to drawn")
         return self
 
     @model_validator(mode="after")

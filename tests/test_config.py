@@ -151,3 +151,10 @@ def test_class_means_that_are_drawn_need_none_that_are_measured():
         parse(**drawn | {"method__targets": "measured"})
     with pytest.raises(TeddyError, match="targets: 'drawn' are for class means"):
         parse(**drawn | {"method__statistics": "global"})
+
+
+@pytest.mark.parametrize("weight", ["map_weight", "variance_weight"])
+def test_maps_and_variances_need_targets_that_are_drawn(weight: str):
+    assert parse(**{"method__statistics": "both", "method__targets": "drawn", f"method__{weight}": 1.0})
+    with pytest.raises(TeddyError, match=f"{weight}: only for real images that are drawn; set targets to drawn"):
+        parse(**{"method__statistics": "both", f"method__{weight}": 1.0})

@@ -82,6 +82,13 @@ def class_means(features: Tensor, labels: GroupLabels) -> Tensor:
     return means.unflatten(2, features.shape[1:])
 
 
+def class_variances(features: Tensor, labels: GroupLabels) -> Tensor:
+    """Biased variances [G, k, D, …] of the same."""
+    means = class_means(features, labels)
+    own = means[torch.arange(len(means), device=means.device)[:, None], labels.members].flatten(0, 1)
+    return class_means((_exact(features) - own) ** 2, labels)
+
+
 def class_wise_distance(means: Tensor, real_means: Tensor) -> Tensor:
     """For each group [G] the mean over its classes of ‖μ_c(S) − μ_c(T)‖₂, the second term of Proposition 2 with each
     class counted alike; both are [G, k, D, …]."""

@@ -47,6 +47,12 @@ def classifier(network: nn.Module) -> nn.Module:
     return linear[-1] if linear else convolutions[-1]
 
 
+def inner_convolutions(network: nn.Module) -> list[nn.Module]:
+    """All but the first, which is given the images."""
+    convolutions: list[nn.Module] = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    return convolutions[1:]
+
+
 def recorded_layers(network: nn.Module) -> list[nn.Module]:
     """The layers whose inputs are compared: every normalisation, then the classifier."""
     return [*normalisation_layers(network), classifier(network)]

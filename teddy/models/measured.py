@@ -6,8 +6,8 @@ from torch import Tensor, fx, nn
 
 from teddy.kernels.measured_norm import measured_norm
 from teddy.models.fast_layers import use_fast_layers
-from teddy.models.layers import classifier, normalisation_layers
-from teddy.models.recording import GroupRecorder, Seen
+from teddy.models.layers import classifier, inner_convolutions, normalisation_layers
+from teddy.models.recording import GroupRecorder, Recorded, Seen
 from teddy.models.tracing import NormInPlace, find_norms, trace
 
 
@@ -35,7 +35,9 @@ def group_recorder(network: nn.Module) -> nn.Module:
         norm.replace_by(result)
     (output,) = (node for node in graph.nodes if node.op == "output")
     inputs, measured = zip(*(seen[path] for path in recorded), strict=True)
-    output.args = ((output.args[0], (*inputs, last.args[0]), (*measured, None)),)
+    by_path = {node.target: node.args[0] for node in graph.nodes if node.op == "call_module"}
+    maps = tuple(by_path[paths[convolution]] for convolution in inner_convolutions(network))
+    output.args = ((output.args[0], (*inputs, last.args[0]), (*measured, None), maps),)
     traced.recompile()
     return MeasuredRecorder(traced)
 
@@ -47,10 +49,11 @@ class MeasuredRecorder(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:
-        """Logits, and what each recorded layer was given."""
-        logits, inputs, statistics = self.network(images, groups)
-        return logits, [Seen(given, groups, known) for given, known in zip(inputs, statistics, strict=True)]
+    def forward(self, images: Tensor, groups: int) -> Recorded:
+        """What the network makes of them."""
+        logits, inputs, statistics, maps = self.network(images, groups)
+        layers = [Seen(given, groups, known) for given, known in zip(inputs, statistics, strict=True)]
+        return Recorded(logits, layers, list(maps))
 
 
 class MeasuredNorm(NormInPlace):

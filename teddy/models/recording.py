@@ -1,27 +1,33 @@
 """A network that also gives what its layers were given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from teddy.matching.statistics import group_statistics
-from teddy.models.layers import channels_first, recorded_layers
+from teddy.models.layers import channels_first, inner_convolutions, recorded_layers
 
 
 class Recorder(nn.Module):
-    """Wraps a network: images → logits [B, K], and for each recorded layer what `keep` makes of its input [B, C, …].
+    """Wraps a network: images → logits [B, K], and for each recorded layer and each of the `further` ones what `keep`
+    makes of its input [B, C, …].
 
     The hooks stay on the network until `remove`; forward can be compiled.
     """
 
-    def __init__(self, network: nn.Module, keep: Callable[[Tensor], Any] = lambda features: features) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        keep: Callable[[Tensor], Any] = lambda features: features,
+        further: Sequence[nn.Module] = (),
+    ) -> None:
         super().__init__()
         self.network = network
         self._keep = keep
         self._kept: dict[int, Any] = {}
-        layers = recorded_layers(network)
+        layers = [*recorded_layers(network), *further]
         self._handles = [layer.register_forward_pre_hook(partial(self._record, k)) for k, layer in enumerate(layers)]
 
     def _record(self, place: int, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -52,10 +58,25 @@ class Seen(NamedTuple):
         return self.known or group_statistics(self.features, self.groups)
 
 
-class GroupRecorder(Recorder):
-    """The same for images of several groups, one after the other."""
+class Recorded(NamedTuple):
+    """What a network makes of images of G groups: logits, what each recorded layer was given, and the `maps`
+    [G · B, C, H, W] that its convolutions but the first were given."""
 
-    def forward(self, images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:  # type: ignore[override]
-        """Logits, and what each recorded layer was given."""
+    logits: Tensor
+    layers: list[Seen]
+    maps: list[Tensor]
+
+
+class GroupRecorder(Recorder):
+    """The same for images of several groups, one after the other, and with maps."""
+
+    def __init__(self, network: nn.Module) -> None:
+        convolutions = inner_convolutions(network)
+        super().__init__(network, further=convolutions)
+        self._num_maps = len(convolutions)
+
+    def forward(self, images: Tensor, groups: int) -> Recorded:  # type: ignore[override]
+        """What the network makes of them."""
         logits, inputs = super().forward(images)
-        return logits, [Seen(features, groups) for features in inputs]
+        layers = inputs[: len(inputs) - self._num_maps]
+        return Recorded(logits, [Seen(features, groups) for features in layers], inputs[len(layers) :])

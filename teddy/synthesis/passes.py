@@ -15,17 +15,17 @@ from torch.func import functional_call
 
 from teddy.engine import Engine, Frozen
 from teddy.matching.statistics import GroupLabels
-from teddy.models.recording import GroupRecorder, Seen
+from teddy.models.recording import GroupRecorder, Recorded
 from teddy.pool.pool import Teacher
 from teddy.synthesis.real import Real
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A teacher as an objective sees it: `record` takes images and the number of their groups, and gives logits and
-    what the recorded layers were given; and `real` images to compare with, where they are drawn."""
+    """A teacher as an objective sees it: `record` takes images and the number of their groups; and `real` images to
+    compare with, where they are drawn."""
 
-    record: Callable[[Tensor, int], tuple[Tensor, list[Seen]]]
+    record: Callable[[Tensor, int], Recorded]
     means: Sequence[Tensor]
     variances: Sequence[Tensor]
     class_means: Sequence[Tensor]
@@ -85,6 +85,6 @@ def _pass(
     return total, {name: values.detach() for name, values in terms.items()}
 
 
-def _record(recorder: nn.Module, weights: dict[str, Tensor], images: Tensor, groups: int) -> tuple[Tensor, list[Seen]]:
-    recorded: tuple[Tensor, list[Seen]] = functional_call(recorder, weights, (images, groups))
+def _record(recorder: nn.Module, weights: dict[str, Tensor], images: Tensor, groups: int) -> Recorded:
+    recorded: Recorded = functional_call(recorder, weights, (images, groups))
     return recorded

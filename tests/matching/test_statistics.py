@@ -11,6 +11,7 @@ from teddy.matching.statistics import (
     batch_statistics,
     class_means,
     class_sums,
+    class_variances,
     class_wise_distance,
     classifier_prior,
     group_statistics,
@@ -116,15 +117,17 @@ def test_class_wise_distance_by_hand_leaves_absent_classes_out():
     assert class_wise_distance(class_means(features, labels), real_means[labels.classes]).item() == 2.0
 
 
-def test_class_means_by_naive_loops():
+def test_class_means_and_variances_by_naive_loops():
     features = torch.randn(2 * 4, 3, 2, 2)
     labels = GroupLabels(torch.tensor([[4, 1], [0, 2]]), torch.tensor([[0, 1, 1, 1], [1, 0, 1, 0]]))
-    means = class_means(features, labels)
-    assert means.shape == (2, 2, 3, 2, 2)
+    means, variances = class_means(features, labels), class_variances(features, labels)
+    assert means.shape == variances.shape == (2, 2, 3, 2, 2)
     for group in range(2):
         for place in range(2):
             own = [features[4 * group + row] for row in range(4) if labels.members[group, row] == place]
             torch.testing.assert_close(means[group, place], sum(own) / len(own))
+            deviations = [(each - means[group, place]) ** 2 for each in own]
+            torch.testing.assert_close(variances[group, place], sum(deviations) / len(own))
     assert pooled(features).shape == (8, 3)
     torch.testing.assert_close(class_means(pooled(features), labels), means.mean((3, 4)))
 

@@ -12,12 +12,12 @@ from teddy.data.augment import Change, draw_change
 from teddy.data.source import Source
 from teddy.engine import Engine
 from teddy.matching.statistics import GroupLabels
-from teddy.methods.teddy import real_class_means, weighted_objective
+from teddy.methods.teddy import weighted_objective
 from teddy.models.convnet import ConvNet
 from teddy.pool.pool import Pool, Teacher, freeze
 from teddy.progress import Unwatched
 from teddy.synthesis.groups import make_groups
-from teddy.synthesis.passes import Passed, Passes, Slot
+from teddy.synthesis.passes import Passed, Passes
 from teddy.synthesis.real import Real, RealImages, real_images
 from teddy.synthesis.steps import synthesize_images
 
@@ -118,10 +118,24 @@ def test_targets_are_the_class_means_of_what_was_drawn():
         for g in range(2)
     ]
     torch.testing.assert_close(passed.terms["class-wise"], torch.stack(expected))
-    measured = tuple(torch.randn(2, size) for size in (5, 5, 20))
-    slot = Slot(lambda *_: pytest.fail("nothing is drawn"), (), (), measured)
-    (means,) = real_class_means(slot, made_labels, slice(-1, None))
-    assert torch.equal(means, measured[-1][CLASSES])
+
+
+def test_maps_and_variances_are_those_of_what_was_drawn():
+    network = make_teacher().network
+    images, made = torch.randn(8, 1, 8, 8), torch.randn(8, 1, 8, 8)
+    labels = GroupLabels(CLASSES, torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]))
+    objective = weighted_objective(
+        global_weight=0.0, class_wise_weight=0.0, every_layer=False, map_weight=2.0, variance_weight=3.0,
+        classifier_weight=0.0,
+    )  # fmt: skip
+    passed = Passes(objective, Engine(CPU))(made, labels, Teacher("t", 0.0, network), Real(images, labels))
+    assert list(passed.terms) == ["maps", "variances"]
+    maps = [network.features[:4](given).view(4, 2, -1).mean(1) for given in (made, images)]
+    variances = [network.features(given).view(4, 2, -1).var(1, correction=0) for given in (made, images)]
+    for term, weight, (ours, theirs) in (("maps", 2, maps), ("variances", 3, variances)):
+        torch.testing.assert_close(passed.terms[term], weight * (ours - theirs).norm(dim=1).view(2, 2).mean(1))
+    assert torch.isfinite(passed.gradient).all()
+    assert passed.gradient.abs().sum() > 0
 
 
 def test_images_come_to_have_the_features_of_real_ones(source: Source):
