@@ -11,7 +11,7 @@ from teddy.data.kinds import BY_NAME
 from teddy.data.source import Source, open_source
 from teddy.errors import TeddyError, unknown
 from teddy.methods import METHODS
-from teddy.models.layers import normalisation_layers
+from teddy.models.layers import inner_convolutions, normalisation_layers
 from teddy.models.zoo import build_network, check_network
 from teddy.parsing import parse_assignment, parse_config, parse_pool_config, put, read_recipe
 from teddy.pool.existing import CHOOSING, how_made
@@ -148,6 +148,10 @@ def check(config: Config, source: Source) -> None:
         raise unknown("method", config.method.name, METHODS)
     source.require(config.ipc)
     _check_tiles(config.method, config.ipc, source)
+    if config.method.map_weight and not inner_convolutions(build_network(config.pool.network, source.task)):
+        raise TeddyError(
+            f"method.map_weight: pool.network '{config.pool.network}' has no convolution but its first; set it to 0"
+        )
     for network in config.evaluation.networks:
         check_network(network, source.task)
 

@@ -71,6 +71,22 @@ MISTAKES = {
         ["digits", "--ipc", 1, "--set", "method.tiles=3"],
         "method.tiles: 3 does not divide images of 16 pixels a side",
     ),
+    "maps without convolutions": (
+        [
+            "digits",
+            "--ipc",
+            1,
+            "--set",
+            "method.statistics=both",
+            "--set",
+            "method.targets=drawn",
+            "--set",
+            "method.map_weight=1",
+            "--set",
+            "pool.network=convnet-d1-w4-bn",
+        ],
+        "method.map_weight: pool.network 'convnet-d1-w4-bn' has no convolution but its first; set it to 0",
+    ),
     "noise that is kept": (
         ["digits", "--ipc", 2, "--set", "method.initial=noise", "--set", "method.kept=0.5"],
         "method: kept: 0.5 of the images would stay noise; set initial to real or typical",

@@ -26,7 +26,8 @@ VARIANTS = {
     "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
     "class means of images that are drawn": {
         "method.statistics": "class-wise", "method.targets": "drawn", "method.real_images": 3,
-        "pool.class_means": False,
+        "method.map_weight": 0.3, "method.variance_weight": 1.0, "pool.class_means": False,
+        "pool.network": "convnet-d2-w4-bn",
     },
     "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
     "one of DSA's changes a batch": {
