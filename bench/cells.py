@@ -58,10 +58,15 @@ def draw_curves(folder: Path, pictures: Path) -> None:
 
 
 def together(runs: dict[str, Results]) -> str:
-    """The distilled images of each run and the first one's control, by the first network."""
+    """The distilled images of each run and the first one's control, by the first network; with hard labels where a run
+    has no others."""
     network = next(iter(next(iter(runs.values()))))
-    rows = [(name, f"C{number}", results[network]["distilled"]) for number, (name, results) in enumerate(runs.items())]
-    control = next(iter(runs.values()))[network]["random control"]
+    labels = "" if all(results[network]["distilled"] for results in runs.values()) else ", hard labels"
+    rows = [
+        (name, f"C{number}", results[network][f"distilled{labels}"])
+        for number, (name, results) in enumerate(runs.items())
+    ]
+    control = next(iter(runs.values()))[network][f"random control{labels}"]
     lines = [*rows, ("random photographs", COLOURS["random control"], control)]
     return compared_curves([(name, colour, list(students.values())) for name, colour, students in lines])
 
