@@ -12,6 +12,7 @@ from teddy.run import Run
 from teddy.training import Training
 
 SECONDS_BETWEEN = 20.0
+PATIENCE = 50  # times as long as the last writing took: a wave of 6,400 images is a gigabyte
 
 
 class Checkpoint:
@@ -19,17 +20,19 @@ class Checkpoint:
 
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
-        self._written = time.monotonic()
+        self._written, self._took = time.monotonic(), 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time to write; costs nothing to ask at every step."""
-        return stopping.ending() or time.monotonic() - self._written > SECONDS_BETWEEN
+        return stopping.ending() or time.monotonic() - self._written > max(SECONDS_BETWEEN, PATIENCE * self._took)
 
     def write(self, tensors: dict[str, Tensor]) -> None:
         """The state as it is now."""
+        begun = time.monotonic()
         self._run.write_tensors(self._name, tensors)
         self._written = time.monotonic()
+        self._took = self._written - begun
 
     def read(self) -> dict[str, Tensor] | None:
         """What was written last, if anything was; a damaged file counts as nothing."""

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    checkpoint.SECONDS_BETWEEN = 0.2
+    checkpoint.SECONDS_BETWEEN, checkpoint.PATIENCE = 0.2, 0
     root = given.folder or Path(tempfile.mkdtemp(prefix="teddy-stress-"))
     root.mkdir(exist_ok=True)
     begin = time.monotonic()

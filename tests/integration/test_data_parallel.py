@@ -36,7 +36,7 @@ def disturbed(self, *given):
 
 parallel.Processes.mean = disturbed
 if WHAT == "killed":
-    checkpoint.SECONDS_BETWEEN = -1.0
+    checkpoint.SECONDS_BETWEEN, checkpoint.PATIENCE = -1.0, 0
 cli.main()
 """
 

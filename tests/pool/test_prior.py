@@ -69,6 +69,7 @@ def interrupt_and_go_on(
 ) -> int:
     """A pool whose making dies in a step and goes on has the bytes of one that did not; gives the steps it took."""
     monkeypatch.setattr("teddy.checkpoint.SECONDS_BETWEEN", -1.0)
+    monkeypatch.setattr("teddy.checkpoint.PATIENCE", 0)
     build_pool(settings, source, open_run("undisturbed"))
     steps, original = [], torch.Tensor.backward
 
