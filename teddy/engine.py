@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from teddy.config import EngineSettings
 
-WORTH_CAPTURING, WORTH_COMPILING = 50, 1000  # steps; preparing takes about as long
+WORTH_CAPTURING = 50  # steps; preparing takes about as long
+WORTH_COMPILING = {"cuda": 1000, "cpu": 200}  # a CPU's are longer, and networks alike compile once
 WARM_UPS = 3
 MOST_SHAPES = 64  # of one network, in one process: sizes of batches, students of one family
 
@@ -62,7 +63,7 @@ class Engine:
 
     def for_steps(self, steps: int) -> "Engine":
         """The same for a piece of work of so many steps: a short one is not worth preparing for."""
-        if steps >= WORTH_COMPILING:
+        if steps >= WORTH_COMPILING[self.device.type]:
             return self
         return replace(self, compiles=False, fuses=False, captures=self.captures and steps >= WORTH_CAPTURING)
 

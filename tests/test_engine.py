@@ -70,11 +70,13 @@ def test_what_cannot_be_compiled_is_computed_all_the_same():
     assert compiled(-torch.ones(2)).tolist() == [-2.0, -2.0]  # and is not tried again
 
 
-def test_short_work_is_not_prepared_for():
-    engine = Engine(CPU, half=True, compiles=True, captures=True, fuses=True)
-    assert engine.for_steps(WORTH_COMPILING) == engine
-    assert engine.for_steps(WORTH_COMPILING - 1) == Engine(CPU, half=True, captures=True)
-    assert engine.for_steps(WORTH_CAPTURING - 1) == Engine(CPU, half=True)
+@pytest.mark.parametrize("kind", WORTH_COMPILING)
+def test_short_work_is_not_prepared_for(kind: str):
+    device = torch.device(kind)
+    engine = Engine(device, half=True, compiles=True, captures=True, fuses=True)
+    assert engine.for_steps(WORTH_COMPILING[kind]) == engine
+    assert engine.for_steps(WORTH_COMPILING[kind] - 1) == Engine(device, half=True, captures=True)
+    assert engine.for_steps(WORTH_CAPTURING - 1) == Engine(device, half=True)
 
 
 def test_frozen_weights_are_cast_once_and_statistics_are_not():

@@ -86,8 +86,8 @@ def write_member(
     macs, parameters = count_cost(network, source.task)
     return {
         "name": name,
-        "accuracy": round(accuracy(network, source.test.to(run.device), source.preprocessing), 3),
-        "train_accuracy": round(accuracy(network, sample, source.preprocessing), 3),
+        "accuracy": round(accuracy(network, source.test.to(run.device), source.preprocessing, run.engine), 3),
+        "train_accuracy": round(accuracy(network, sample, source.preprocessing, run.engine), 3),
         "step": step,
         "epoch": round(epoch, 4),
         "learning_rate": learning_rate,
