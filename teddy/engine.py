@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from teddy.config import EngineSettings
 
 WORTH_CAPTURING = 50  # steps; preparing takes about as long
-WORTH_COMPILING = {"cuda": 1000, "cpu": 200}  # a CPU's are longer, and networks alike compile once
+WORTH_COMPILING = {"cuda": 1000, "mps": 1000, "cpu": 200}  # a CPU's are longer, and networks alike compile once
 WARM_UPS = 3
 MOST_SHAPES = 64  # of one network, in one process: sizes of batches, students of one family
 
