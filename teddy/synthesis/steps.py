@@ -72,6 +72,8 @@ def synthesize_images(
     `keeper` says where a wave that is under way is kept, `after_wave` takes those groups of it that went well.
     """
     passes = _Passes(compute, side_by_side, say)
+    if in_turn:  # Adam makes the gradients of one and of n teachers alike; the decay beside them would not be
+        weight_decay /= teachers
 
     def stepped(some: Sequence[Group], rate: float, kept: Keeper | None) -> Tensor:
         """The images [G, B, C, H, W] of some groups of one shape."""

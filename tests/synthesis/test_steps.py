@@ -91,6 +91,13 @@ def test_steps_are_adam_with_the_papers_betas_and_a_cosine():
     assert result.flatten().tolist() == pytest.approx([pixel] * 4, rel=1e-4)
 
 
+def test_teachers_in_turn_count_as_much_beside_the_weight_decay_as_all_together():
+    start, settings = torch.zeros(4, 1, 1, 1), {"teachers": 5, "weight_decay": 2.0, "iterations": 8}
+    in_turn, together = (synthesize(start, in_turn=in_turn, **settings) for in_turn in (True, False))
+    torch.testing.assert_close(in_turn, together)
+    assert not torch.allclose(together, synthesize(start, **settings | {"teachers": 1}), rtol=0.01)
+
+
 def test_a_share_of_the_beginning_is_mixed_in_at_even_distances():
     start = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(4, 1, 1, 1)
     seen: list[Tensor] = []
