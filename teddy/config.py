@@ -245,6 +245,11 @@ class MethodSettings(Settings):
     variance_weight: Weight = Field(
         0.0, description="of the variances of the last features in each class; with targets that are drawn"
     )
+    readout_weight: Weight = Field(
+        0.0,
+        description="of the error on real images of a readout of all layers' features that is solved for on the made "
+        "ones; with targets that are drawn",
+    )
     classifier_weight: Weight = Field(1.0, description="u of Eq. 6")
     teachers: Count = Field(3, description="n: teachers drawn from the pool for each image index")
     redraw: bool = Field(
@@ -274,9 +279,9 @@ class MethodSettings(Settings):
     def _what_is_drawn_is_used(self) -> Self:
         if self.targets == "drawn" and self.statistics == "global":
             raise ValueError("targets: 'drawn' are for class means; set statistics to class-wise or both")
-        if self.targets == "measured" and self.map_weight + self.variance_weight:
-            which = "map_weight" if self.map_weight else "variance_weight"
-            raise ValueError(f"{which}: only for real images that are drawn; set targets to drawn")
+        for which in ("map_weight", "variance_weight", "readout_weight"):
+            if self.targets == "measured" and getattr(self, which):
+                raise ValueError(f"{which}: only for real images that are drawn; set targets to drawn")
         return self
 
     @model_validator(mode="after")

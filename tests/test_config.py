@@ -153,8 +153,8 @@ def test_class_means_that_are_drawn_need_none_that_are_measured():
         parse(**drawn | {"method__statistics": "global"})
 
 
-@pytest.mark.parametrize("weight", ["map_weight", "variance_weight"])
-def test_maps_and_variances_need_targets_that_are_drawn(weight: str):
+@pytest.mark.parametrize("weight", ["map_weight", "variance_weight", "readout_weight"])
+def test_what_is_compared_with_real_images_needs_targets_that_are_drawn(weight: str):
     assert parse(**{"method__statistics": "both", "method__targets": "drawn", f"method__{weight}": 1.0})
     with pytest.raises(TeddyError, match=f"{weight}: only for real images that are drawn; set targets to drawn"):
         parse(**{"method__statistics": "both", f"method__{weight}": 1.0})

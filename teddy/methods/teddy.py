@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from teddy.config import MethodSettings
+from teddy.matching.readout import readout_error
 from teddy.matching.statistics import (
     GroupLabels,
     class_means,
@@ -29,6 +30,7 @@ def teddy_objective(settings: MethodSettings) -> Objective:
         every_layer=settings.class_wise_layers == "every",
         map_weight=settings.map_weight if by_class else 0.0,
         variance_weight=settings.variance_weight if by_class else 0.0,
+        readout_weight=settings.readout_weight if by_class else 0.0,
         classifier_weight=settings.classifier_weight,
     )
 
@@ -41,6 +43,7 @@ def weighted_objective(
     classifier_weight: float,
     map_weight: float = 0.0,
     variance_weight: float = 0.0,
+    readout_weight: float = 0.0,
     first_layer: float = 1.0,
 ) -> Objective:
     """Weighted statistics and u · l(S; θ) of one teacher; terms without weight are not computed. The statistics of the
@@ -76,6 +79,9 @@ def weighted_objective(
                 for recorded, whose in ((made, labels), real)
             )
             terms["variances"] = variance_weight * class_wise_distance(ours, theirs)
+        if real and readout_weight:
+            read, read_real = ([*each.maps, each.layers[-1].features] for each in (made, real.recorded))
+            terms["readout"] = readout_weight * readout_error(read, labels, read_real, real.labels)
         if classifier_weight:
             terms["classifier"] = classifier_weight * classifier_prior(made.logits, labels)
         return terms

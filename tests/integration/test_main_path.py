@@ -26,8 +26,8 @@ VARIANTS = {
     "both at every layer": {"method.statistics": "both", "method.class_wise_layers": "every"},
     "class means of images that are drawn": {
         "method.statistics": "class-wise", "method.targets": "drawn", "method.real_images": 3,
-        "method.map_weight": 0.3, "method.variance_weight": 1.0, "pool.class_means": False,
-        "pool.network": "convnet-d2-w4-bn",
+        "method.map_weight": 0.3, "method.variance_weight": 1.0, "method.readout_weight": 5.0,
+        "pool.class_means": False, "pool.network": "convnet-d2-w4-bn",
     },
     "in turn, redrawn": {"method.turns": "one", "method.redraw": True},
     "one of DSA's changes a batch": {

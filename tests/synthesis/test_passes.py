@@ -34,7 +34,7 @@ if find_spec("triton"):
 OBJECTIVE = weighted_objective(global_weight=1.0, class_wise_weight=0.5, every_layer=True, classifier_weight=0.3)
 BY_CLASS = weighted_objective(
     global_weight=0.0, class_wise_weight=0.5, every_layer=True, map_weight=0.3, variance_weight=1.0,
-    classifier_weight=0.3,
+    readout_weight=2.0, classifier_weight=0.3,
 )  # fmt: skip
 LABELS_OF_REAL = GroupLabels(torch.tensor([[0, 3, 5], [1, 2, 4]]), torch.tensor([0, 0, 1, 1, 2, 2]).expand(2, -1))
 LABELS = GroupLabels(torch.tensor([[0, 3, 5], [1, 2, 4]]), torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0]]))
